@@ -1,0 +1,179 @@
+# Slate. `make help` lists the targets; README.md says what to run after which change.
+#
+# One makefile for everything; objects of each flavour lie in build/FLAVOR/, so flavours never mix.
+# Sources are found by their folder: a new .c file needs no line here.
+
+FLAVOR ?= release
+B := build/$(FLAVOR)
+
+CC_release := gcc
+CC_debug := gcc
+CC_asan := gcc
+CC_tsan := gcc
+CC_fuzz := clang
+CC := $(CC_$(FLAVOR))
+
+FLAGS_release := -O2 -g
+FLAGS_debug := -O0 -g
+FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
+FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+
+# What Debian calls the packages. `deps` is what building and running needs, `deps-test` what the
+# tests need besides.
+DEPS := gcc make pkg-config libc6-dev libuv1-dev node-llhttp libjansson-dev libxxhash-dev
+DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs
+DEPS_TIDY := clang-tidy clang-format
+DEPS_FUZZ := clang libclang-rt-14-dev
+
+# --- flags ---------------------------------------------------------------------------------------
+
+PKGS := libuv jansson libxxhash
+LLHTTP_DIR ?= /usr/share/llhttp
+LLHTTP_INC ?= /usr/share/include/llhttp
+
+WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
+        -Wformat=2 -Werror
+# -ffp-contract=off: an a*b+c is fused where the source says fma, and nowhere else (promise 2).
+CPPFLAGS := -D_GNU_SOURCE -I. -Iinclude -I$(LLHTTP_INC) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CFLAGS := -std=c11 $(WARN) $(FLAGS_$(FLAVOR)) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
+LDFLAGS := $(filter -fsanitize%,$(FLAGS_$(FLAVOR))) -pthread
+LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -luv -ljansson -lxxhash) -lm
+
+ARCH := $(shell uname -m)
+
+# --- sources -------------------------------------------------------------------------------------
+
+ENGINE_SRC := $(wildcard engine/*.c engine/*/*.c)
+ifneq ($(ARCH),x86_64)
+ENGINE_SRC := $(filter-out engine/kernels/avx2.c,$(ENGINE_SRC))
+endif
+PROTO_SRC := $(wildcard proto/*.c)
+SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
+SUPPORT_SRC := $(wildcard tests/support/*.c)
+
+obj = $(patsubst %.c,$(B)/%.o,$(1))
+ENGINE_OBJ := $(call obj,$(ENGINE_SRC)) $(patsubst %.S,$(B)/%.o,$(wildcard engine/models/*.S))
+PROTO_OBJ := $(call obj,$(PROTO_SRC))
+LLHTTP_OBJ := $(B)/llhttp/api.o $(B)/llhttp/http.o $(B)/llhttp/llhttp.o
+SERVER_OBJ := $(call obj,$(SERVER_SRC)) $(LLHTTP_OBJ)
+SUPPORT_OBJ := $(call obj,$(SUPPORT_SRC))
+
+LIBSLATE := $(B)/libslate.a
+LIBREST := $(B)/libslate-server.a
+
+tests_in = $(patsubst %.c,$(B)/%,$(wildcard tests/$(1)/*_test.c))
+UNIT_TESTS := $(call tests_in,unit)
+VECTOR_TESTS := $(call tests_in,vectors)
+API_TESTS := $(call tests_in,api)
+FAULT_TESTS := $(call tests_in,fault)
+TESTS := $(UNIT_TESTS) $(VECTOR_TESTS) $(FAULT_TESTS) $(API_TESTS)
+BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*_bench.c))
+FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/*_fuzz.c))
+REPLAYS := $(patsubst %.c,$(B)/%_replay,$(wildcard tests/fuzz/*_fuzz.c))
+
+# --- targets -------------------------------------------------------------------------------------
+
+.PHONY: help all run test check bench asan tsan fuzz tidy format install deps deps-test clean
+.DEFAULT_GOAL := all
+
+all: $(B)/slate ## build the program: build/slate
+	@mkdir -p build && [ "$(FLAVOR)" != release ] || ln -sfn release/slate build/slate
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: deps ## install what is missing, build, serve the embedded model on 127.0.0.1:8080
+	@$(MAKE) --no-print-directory all
+	exec build/slate serve
+
+test: deps deps-test ## install what is missing, build and run every test (some minutes)
+	@$(MAKE) --no-print-directory check
+
+check: all $(TESTS) $(REPLAYS)
+	@SLATE_BUILD=$(B) tests/run.sh $(TESTS)
+
+bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits measured in the same run
+	@for b in $(BENCHES); do $$b || exit 1; done
+
+asan: deps deps-test ## every test under the address and undefined-behaviour sanitizers
+	@$(MAKE) --no-print-directory FLAVOR=asan check
+
+tsan: deps deps-test ## every test under the thread sanitizer
+	@$(MAKE) --no-print-directory FLAVOR=tsan check
+
+FUZZ_SECONDS ?= 60
+fuzz: ## run every fuzzer for FUZZ_SECONDS (60) each; needs clang
+	@tests/deps.sh $(DEPS) $(DEPS_FUZZ)
+	@$(MAKE) --no-print-directory FLAVOR=fuzz fuzz-run
+.PHONY: fuzz-run
+fuzz-run: $(FUZZERS)
+	@for f in $(FUZZERS); do n=$$(basename $$f _fuzz); mkdir -p build/corpus/$$n; \
+	  echo "== $$n"; $$f -max_total_time=$(FUZZ_SECONDS) -print_final_stats=0 -verbosity=0 \
+	  -rss_limit_mb=2048 build/corpus/$$n tests/fuzz/corpus/$$n || exit 1; done
+
+tidy: ## clang-tidy, the layer check, the style check
+	@tests/deps.sh $(DEPS) $(DEPS_TEST) $(DEPS_TIDY)
+	@tests/layers.sh
+	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
+	@git ls-files '*.c' | grep -v '^tests/' | \
+	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx2 -mfma -mf16c || exit 255' tidy
+
+format: ## lay out every C file as .clang-format says
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+PREFIX ?= /usr/local
+install: all ## copy the program to $(PREFIX)/bin
+	install -D -m 755 build/release/slate $(DESTDIR)$(PREFIX)/bin/slate
+
+deps: ## install the packages that building needs
+	@tests/deps.sh $(DEPS)
+
+deps-test: ## install the packages that the tests need besides
+	@tests/deps.sh $(DEPS_TEST)
+
+clean: ## remove build/
+	rm -rf build
+
+# --- rules ---------------------------------------------------------------------------------------
+
+$(B)/slate: $(B)/server/main.o $(LIBREST) $(LIBSLATE)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(LIBSLATE): $(ENGINE_OBJ)
+	@rm -f $@; ar rcs $@ $^
+$(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
+	@rm -f $@; ar rcs $@ $^
+
+# AVX2, FMA and F16C only in the file that is entered after the processor was asked for them.
+$(B)/engine/kernels/avx2.o: CFLAGS += -mavx2 -mfma -mf16c -O3
+$(B)/engine/kernels/ref.o: CFLAGS += -O2
+
+$(B)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+# The embedded model: the assembler's .incbin reads the files named in the source.
+$(B)/engine/models/%.o: engine/models/%.S $(wildcard engine/models/*.safetensors engine/models/*.txt)
+	@mkdir -p $(@D)
+	$(CC) -c -o $@ $<
+
+$(B)/llhttp/%.o: $(LLHTTP_DIR)/%.c
+	@mkdir -p $(@D)
+	$(CC) -I$(LLHTTP_INC) $(FLAGS_$(FLAVOR)) -w -c -o $@ $<
+
+$(B)/tests/%_test: $(B)/tests/%_test.o $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE)
+	$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %_test.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcmocka -lcurl
+
+$(B)/tests/bench/%_bench: $(B)/tests/bench/%_bench.o $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE)
+	$(CC) $(LDFLAGS) -o $@ $(filter %_bench.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcurl
+
+$(B)/tests/fuzz/%_fuzz: $(B)/tests/fuzz/%_fuzz.o $(LIBREST) $(LIBSLATE)
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+
+$(B)/tests/fuzz/%_fuzz_replay: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/fuzz/replay.o $(LIBREST) $(LIBSLATE)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+.SECONDARY:
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,78 @@
+/* mem.c: see mem.h. */
+#include "engine/base/mem.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "slate/base.h"
+
+static _Atomic int64_t fail_after = -1;
+static _Atomic uint64_t count;
+
+static bool may_allocate(void)
+{
+    atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+    int64_t left = atomic_load_explicit(&fail_after, memory_order_relaxed);
+    if (left < 0)
+        return true;
+    if (left == 0)
+        return false;
+    atomic_store_explicit(&fail_after, left - 1, memory_order_relaxed);
+    return true;
+}
+
+void sl_mem_fail_after(int64_t n)
+{
+    atomic_store(&fail_after, n);
+}
+
+uint64_t sl_mem_count(void)
+{
+    return atomic_load(&count);
+}
+
+void *sl_malloc(size_t n)
+{
+    return may_allocate() ? malloc(n ? n : 1) : NULL;
+}
+
+void *sl_calloc(size_t n, size_t size)
+{
+    return may_allocate() ? calloc(n ? n : 1, size ? size : 1) : NULL;
+}
+
+void *sl_realloc(void *p, size_t n, size_t size)
+{
+    return may_allocate() ? reallocarray(p, n ? n : 1, size ? size : 1) : NULL;
+}
+
+void *sl_aligned_calloc(size_t n_bytes)
+{
+    if (n_bytes > SIZE_MAX - SL_ALIGN || !may_allocate())
+        return NULL;
+    size_t n = (n_bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    void *p = aligned_alloc(SL_ALIGN, n ? n : SL_ALIGN);
+    return p ? memset(p, 0, n) : NULL;
+}
+
+char *sl_strndup(const char *s, size_t n)
+{
+    char *p = sl_malloc(n + 1);
+    if (p) {
+        memcpy(p, s, n);
+        p[n] = '\0';
+    }
+    return p;
+}
+
+char *sl_strdup(const char *s)
+{
+    return sl_strndup(s, strlen(s));
+}
+
+void sl_free(void *p)
+{
+    free(p);
+}

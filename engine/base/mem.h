@@ -1,0 +1,25 @@
+/* mem.h: allocation that tests can make fail. All code of the project allocates through these.
+ *
+ * Any thread. sl_mem_fail_after(n): the n-th allocation from now on (counting from 0) and every
+ * later one fails, until sl_mem_fail_after(-1). Tests only. */
+#ifndef SLATE_BASE_MEM_H
+#define SLATE_BASE_MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+void *sl_malloc(size_t n) __attribute__((malloc, alloc_size(1)));
+void *sl_calloc(size_t n, size_t size) __attribute__((malloc, alloc_size(1, 2)));
+/* n × size without overflow; NULL frees nothing. */
+void *sl_realloc(void *p, size_t n, size_t size);
+/* 64-byte aligned and zeroed; freed with sl_free(). */
+void *sl_aligned_calloc(size_t n_bytes);
+char *sl_strndup(const char *s, size_t n);
+char *sl_strdup(const char *s);
+void sl_free(void *p);
+
+void sl_mem_fail_after(int64_t n);
+/* Allocations since the program began, of all threads. */
+uint64_t sl_mem_count(void);
+
+#endif

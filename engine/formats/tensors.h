@@ -1,0 +1,66 @@
+/* tensors.h: a model file as named tensors, whatever its container. Private to libslate.
+ *
+ * The file is mapped, and a tensor's data points into the mapping where the layout allows (always,
+ * for .safetensors and stored .pth records). Nothing in a file is executed; every number in it is
+ * checked against the file's size before it is used. After open nothing changes: any thread. */
+#ifndef SLATE_FORMATS_TENSORS_H
+#define SLATE_FORMATS_TENSORS_H
+
+#include "slate/err.h"
+
+enum { SL_TENSOR_RANK_MAX = 8 };
+
+struct sl_tensor {
+    const char *name; /* UTF-8, unique in the file */
+    enum sl_dtype dtype;
+    unsigned rank; /* 0: a scalar */
+    size_t shape[SL_TENSOR_RANK_MAX];
+    ptrdiff_t stride[SL_TENSOR_RANK_MAX]; /* in elements; torch tensors may be views */
+    const unsigned char *data;            /* the element at index 0, 0, …; little-endian; may be
+                                             unaligned; NULL when n_elements is 0 */
+    size_t n_elements;
+    bool contiguous; /* row-major without gaps */
+};
+
+struct sl_tensor_meta { /* strings that the file says of itself (safetensors' __metadata__) */
+    const char *key;
+    const char *value;
+};
+
+struct sl_tensors {
+    const char *container; /* "safetensors", "pth (zip)", "pth (legacy)" */
+    struct sl_tensor *v;   /* sorted by name */
+    size_t n;
+    struct sl_tensor_meta *meta;
+    size_t n_meta;
+    size_t file_bytes;
+    void *priv;
+};
+
+/* Opens a file and says what it holds; the container is told by its first bytes. The caller closes
+ * *ret. Errors: FILE_NOT_FOUND, IO, FILE_TRUNCATED, FILE_CORRUPT, FILE_UNSUPPORTED, TOO_LARGE,
+ * NO_MEMORY; the message names the file, the place, what was found and what is allowed. */
+SL_NODISCARD enum sl_code sl_tensors_open(struct sl_tensors **ret, const char *path,
+                                          struct sl_error *err);
+
+/* The same on bytes in memory, which must outlive *ret; `name` is for messages. */
+SL_NODISCARD enum sl_code sl_tensors_open_memory(struct sl_tensors **ret, const void *data,
+                                                 size_t n_bytes, const char *name,
+                                                 struct sl_error *err);
+
+void sl_tensors_close(struct sl_tensors *t); /* NULL is fine */
+
+const struct sl_tensor *sl_tensors_find(const struct sl_tensors *t, const char *name);
+
+/* Copies all elements, row-major and densely packed, in the tensor's own type. */
+void sl_tensor_copy(const struct sl_tensor *t, void *dst);
+
+/* Gives the mapped pages of a tensor's data back to the system (they return when touched). */
+void sl_tensor_forget(const struct sl_tensors *ts, const struct sl_tensor *t);
+
+/* What kind of model these names and shapes are, in words for a message: "RWKV-6", "a Llama-like
+ * transformer", "GPT-2", …; "an unknown model" at the last. Static storage. Sets *ret_arch (may be
+ * NULL) to the architecture's short name ("rwkv4" … "rwkv7", "performer", …) or to NULL. */
+const char *sl_tensors_describe(const struct sl_tensors *t, const char **ret_arch);
+
+#endif

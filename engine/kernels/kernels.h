@@ -1,0 +1,102 @@
+/* kernels.h: all arithmetic that costs time, behind one table of functions.
+ *
+ * Kernels take primitives, never a model; they do not allocate, keep nothing and may run on any
+ * thread. There is a scalar truth (ref.c) and a vector version per instruction set; each gives the
+ * same bits as ref.c, for every shape, row count and split, because the order of additions of
+ * every output is written down here and no kernel may choose another one:
+ *
+ *   matmul   output o of row r:  acc = +0;  for k = 0 … n_in-1 in order: acc = fma(w[o][k],
+ *            x[r][k], acc), in f32, weights widened exactly. The vector's lanes are outputs.
+ *   sum16    lane j (0 … 15) adds x[j], x[j+16], … in order starting from +0; then lanes are
+ *            folded: l[j] += l[j+8] (j < 8), l[j] += l[j+4] (j < 4), l[j] += l[j+2], l[0] += l[1].
+ *            A dot product is the same with acc = fma(x, y, acc).
+ *   state    sums over the key index, k = 0 … n_k-1 in order, with fma; lanes are values.
+ *   exp, tanh, sigmoid: the polynomials of ref.c, operation by operation.
+ *
+ * fma is one rounding everywhere (fmaf in ref.c); everything is built with -ffp-contract=off, so
+ * that no compiler fuses or splits on its own. Denormals are kept.
+ *
+ * Packed matrices: outputs in panels of 16. Panel p holds outputs 16p … 16p+15 as n_in groups of
+ * 16 consecutive elements (the 16 outputs' weights for k = 0, then for k = 1, …); outputs beyond
+ * n_out are zero. Panels are contiguous, 64-byte aligned. Written by sl_pack_matrix(). */
+#ifndef SLATE_KERNELS_H
+#define SLATE_KERNELS_H
+
+#include "slate/err.h"
+
+enum { SL_PANEL = 16 };
+
+static inline size_t sl_panels(size_t n_out)
+{
+    return (n_out + SL_PANEL - 1) / SL_PANEL;
+}
+
+struct sl_kernels {
+    const char *name;
+
+    /* y[r*ldy + o] for every r < rows and every output o of panels [panel_begin, panel_end) (all
+     * 16 of each: rows of y have room for whole panels). x rows are ldx floats apart and hold n_in.
+     * type: F32, BF16 or F16; `panels` points at panel 0. y must not overlap x. Each panel is read
+     * from memory once for all rows. */
+    void (*matmul)(float *y, size_t ldy, const float *x, size_t ldx, size_t rows,
+                   const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
+                   size_t panel_end);
+
+    /* y[i] = (x[i] - mean) · rstd · w[i] + b[i] as fma((x - mean)·rstd, w, b); mean = sum16(x)/n,
+     * variance = dot16(x - mean, x - mean)/n (biased), rstd = 1/sqrt(variance + eps). b may be NULL
+     * (then y = (x - mean)·rstd·w). In place is allowed. (Ba 2016; GroupNorm per head is this over
+     * the head's values.) */
+    void (*layer_norm)(float *y, const float *x, const float *w, const float *b, size_t n,
+                       float eps);
+
+    /* y[i] = fma(prev[i] - x[i], m[i], x[i]): the token shift of RWKV-6/7. */
+    void (*lerp)(float *y, const float *x, const float *prev, const float *m, size_t n);
+
+    /* Elementwise; in place is allowed. */
+    void (*vexp)(float *y, const float *x, size_t n);
+    void (*vtanh)(float *y, const float *x, size_t n);
+    void (*vsigmoid)(float *y, const float *x, size_t n); /* 1 / (1 + exp(-x)) */
+    void (*vrelu2)(float *y, const float *x, size_t n);   /* max(x, 0)² */
+    void (*vadd)(float *y, const float *a, const float *b, size_t n);
+    void (*vmul)(float *y, const float *a, const float *b, size_t n);
+    void (*vfma)(float *y, const float *a, const float *b, const float *c, size_t n); /* a·b + c */
+    void (*vscale)(float *y, const float *x, float s, size_t n);
+
+    float (*sum16)(const float *x, size_t n);
+    float (*dot16)(const float *x, const float *y, size_t n);
+    /* The largest value, NaN if there is one; n ≥ 1. */
+    float (*max)(const float *x, size_t n);
+
+    /* out[v] = Σ_k s[k][v]·q[k]; s is [n_k][n_v], row-major. */
+    void (*state_read)(float *out, const float *s, const float *q, size_t n_k, size_t n_v);
+
+    /* One token of S_t = f(S_{t-1}) + g, in place, and the read after it:
+     *   s[k][v] = fma(key[k], val[v], fma(b[k], a[v], s[k][v]·decay[k]))
+     *   out[v]  = Σ_k s[k][v]·q[k]                      (of the new s)
+     * decay NULL: no multiplication. b and a NULL (both): without that term. RWKV-7: decay = w,
+     * a[v] = Σ_k s[k][v]·(-kk[k]) of the old s (state_read), b = kk·α. */
+    void (*state_step)(float *out, float *s, const float *decay, const float *b, const float *a,
+                       const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
+};
+
+/* The table by name, or the best that this machine can run for NULL. NULL when there is no such
+ * table or the machine cannot run it. */
+const struct sl_kernels *sl_kernels_find(const char *name);
+
+/* Names of all tables that this machine can run, best first; ends with NULL. */
+const char *const *sl_kernels_names(void);
+
+/* Exact widening of n contiguous elements (F32, F16, BF16, F64 is rounded) to f32. */
+void sl_widen(float *y, const void *x, enum sl_dtype type, size_t n);
+
+/* Bytes that a packed matrix takes. */
+size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in);
+
+/* Packs W[o][k] = element at src + (o·stride_out + k·stride_in) elements of src_type (F32, F16,
+ * BF16, F64) into panels of `type`, rounding to nearest even where it narrows. A transposed matrix
+ * is packed by swapped strides. Panels [panel_begin, panel_end) only, so that workers share it. */
+void sl_pack_matrix(void *dst, enum sl_dtype type, const void *src, enum sl_dtype src_type,
+                    size_t n_out, size_t n_in, size_t stride_out, size_t stride_in,
+                    size_t panel_begin, size_t panel_end);
+
+#endif

@@ -1,0 +1,43 @@
+/* base.h: the words that every other public header of libslate needs.
+ *
+ * Element types of tensors, the library's version, a few attributes. Nothing here allocates and
+ * everything may be called from any thread. */
+#ifndef SLATE_BASE_H
+#define SLATE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SL_VERSION "0.1.0"
+
+#define SL_NODISCARD __attribute__((warn_unused_result))
+#define SL_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+
+/* Slots of states and rows of activations start on a cache line. */
+#define SL_ALIGN 64
+
+/* Element types, named as safetensors names them. SL_DTYPE_NONE: "not given", as a wish
+ * "as the file has it". */
+enum sl_dtype {
+    SL_DTYPE_NONE = 0,
+    SL_DTYPE_F64,
+    SL_DTYPE_F32,
+    SL_DTYPE_F16,
+    SL_DTYPE_BF16,
+    SL_DTYPE_I64,
+    SL_DTYPE_I32,
+    SL_DTYPE_I16,
+    SL_DTYPE_I8,
+    SL_DTYPE_U8,
+    SL_DTYPE_BOOL,
+    SL_DTYPE_COUNT
+};
+
+/* Bytes of one element; 0 for SL_DTYPE_NONE. */
+size_t sl_dtype_size(enum sl_dtype t);
+
+/* "F32", "BF16", …; "none" for SL_DTYPE_NONE. Static storage. */
+const char *sl_dtype_name(enum sl_dtype t);
+
+#endif

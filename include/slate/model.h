@@ -1,0 +1,46 @@
+/* model.h: a recurrent language model, loaded from a file or from the binary itself.
+ *
+ * A model does not change after it was opened: every function but open and close may be called
+ * from any thread. The forward pass is engine.h's business; what is here is loading and facts. */
+#ifndef SLATE_MODEL_H
+#define SLATE_MODEL_H
+
+#include "slate/err.h"
+
+struct sl_model;
+
+struct sl_model_options {
+    const char *path;      /* a .pth or .safetensors file; NULL: the embedded default model */
+    enum sl_dtype weights; /* F32, BF16 or F16: how matrices are kept; NONE: as the file has them */
+    const char *kernels;   /* "ref", "avx2", …; NULL: the best this machine can run */
+};
+
+struct sl_model_info {
+    const char *arch; /* "rwkv7" */
+    const char *name; /* the file's name without folder and extension, or "slate-tiny" */
+    const char *kernels;
+    size_t n_layers;
+    size_t d_model;
+    size_t n_heads;
+    size_t head_size;
+    size_t d_ffn;
+    size_t vocab_size;
+    enum sl_dtype weights;         /* as they are kept */
+    uint64_t n_params;             /* elements of the file's tensors that the model uses */
+    size_t state_bytes;            /* one session's state: a slot of the slab */
+    size_t weight_bytes;           /* of the packed matrices and what else was copied */
+    unsigned char fingerprint[16]; /* XXH3-128 over the source's config and weights */
+};
+
+/* Reads, checks and packs a model. The caller closes *ret, after every engine that uses it.
+ * Errors: FILE_NOT_FOUND, IO, FILE_TRUNCATED, FILE_CORRUPT, FILE_UNSUPPORTED; MODEL_UNSUPPORTED
+ * (names what the file holds instead); MODEL_INVALID (names the tensor: absent, wrong shape or
+ * type, not finite); NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options *opt,
+                                        struct sl_error *err);
+
+void sl_model_close(struct sl_model *m); /* NULL is fine */
+
+const struct sl_model_info *sl_model_info(const struct sl_model *m); /* lives as long as m */
+
+#endif
