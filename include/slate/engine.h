@@ -16,7 +16,7 @@
 #include "slate/tokenizer.h"
 
 enum {
-    SL_STOPS_MAX = 16,           /* stop strings of a turn */
+    SL_STOPS_MAX = 20,           /* stop strings of a turn: 16 of a client, 4 of a chat template */
     SL_STOP_BYTES_MAX = 256,     /* bytes of one */
     SL_STOP_TOKENS_MAX = 64,     /* stop tokens of a turn */
     SL_LOGIT_BIAS_MAX = 1024,    /* entries of logit_bias */
