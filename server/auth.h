@@ -1,0 +1,52 @@
+/* auth.h: keys, tenants, roles.
+ *
+ * The key file has one key per line, `KEY TENANT ROLE[,ROLE]`, separated by white space; '#' begins
+ * a comment line. KEY: 8 … 256 visible ASCII characters; TENANT: 1 … 64 of [A-Za-z0-9._-]; ROLE:
+ * user, metrics, admin. A tenant may have several keys (so keys are changed without orphaning its
+ * sessions); a key stands in one line only. At most 1,024 keys, 1 MiB.
+ *
+ * Lines and not JSON: a person writes this file, a comment beside a key says whose it is, and the
+ * server need not hold a JSON parser over it.
+ *
+ * A key is compared as a block of fixed size, without a branch on its bytes, against every key of
+ * the file, so that neither the time nor the place of a match tells anything.
+ *
+ * A set of keys does not change; a reload makes another set and swaps the pointer on the loop's
+ * thread (requests copy tenant and roles out). */
+#ifndef SLATE_SERVER_AUTH_H
+#define SLATE_SERVER_AUTH_H
+
+#include "server/exchange.h"
+
+enum {
+    SL_KEYS_MAX = 1024,
+    SL_KEY_BYTES_MAX = 256,
+    SL_KEY_BYTES_MIN = 8,
+    SL_TENANT_BYTES_MAX = 64,
+};
+
+struct sl_keys;
+
+struct sl_identity {
+    char tenant[SL_TENANT_BYTES_MAX + 1];
+    unsigned roles;
+};
+
+/* Reads a key file. Any thread (a reload runs in libuv's pool). *ret_exposed (may be NULL): others
+ * than the owner may read the file. Errors: FILE_NOT_FOUND, IO, FILE_CORRUPT (names the line and
+ * what is wrong, never the key), TOO_LARGE, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_keys_open(struct sl_keys **ret, const char *path, bool *ret_exposed,
+                                       struct sl_error *err);
+void sl_keys_close(struct sl_keys *k); /* NULL is fine */
+size_t sl_keys_count(const struct sl_keys *k);
+
+/* Who sends this Authorization header (NULL: none was sent). keys NULL: nobody needs a key; tenant
+ * "default", all roles. Errors: UNAUTHORIZED. */
+SL_NODISCARD enum sl_code sl_keys_identify(const struct sl_keys *k, const char *authorization,
+                                           struct sl_identity *ret, struct sl_error *err);
+
+/* Is the role there? Errors: FORBIDDEN, names the role. */
+SL_NODISCARD enum sl_code sl_identity_require(const struct sl_identity *id, unsigned role,
+                                              struct sl_error *err);
+
+#endif

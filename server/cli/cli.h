@@ -1,0 +1,22 @@
+/* cli.h: the subcommands of the program `slate`. Each gets the arguments from its own name on
+ * (argv[0] is "serve") and returns the exit code. */
+#ifndef SLATE_SERVER_CLI_H
+#define SLATE_SERVER_CLI_H
+
+#include "slate/err.h"
+
+enum {
+    SL_EXIT_OK = 0,
+    SL_EXIT_FAILED = 1, /* while running */
+    SL_EXIT_USAGE = 2,
+    SL_EXIT_FILE = 3 /* a file that cannot be used */
+};
+
+int sl_cli_serve(int argc, char **argv);
+int sl_cli_generate(int argc, char **argv);
+int sl_cli_inspect(int argc, char **argv);
+
+/* Prints `slate COMMAND: message` to stderr and gives the exit code that belongs to the error. */
+int sl_cli_fail(const char *command, const struct sl_error *err);
+
+#endif
