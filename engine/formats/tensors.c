@@ -55,17 +55,24 @@ static struct opened *opened_of(const struct sl_tensors *t)
 /* --- for the readers ----------------------------------------------------------------------------
  */
 
-enum sl_code sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, ...)
+static enum sl_code fail_about(const struct sl_reader *r, enum sl_code c, const char *fmt,
+                               va_list ap)
 {
     char what[sizeof(struct sl_error)];
-    va_list ap;
-    va_start(ap, fmt);
     int n = vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
     /* Of a long path the end says more than the beginning. */
     size_t len = strlen(r->name);
     const char *name = len > 160 ? r->name + (len - 160) : r->name;
     return sl_fail(r->err, c, "%s%s: %s", len > 160 ? "…" : "", name, n < 0 ? "" : what);
+}
+
+enum sl_code sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fail_about(r, c, fmt, ap);
+    va_end(ap);
+    return c;
 }
 
 void *sl_reader_alloc(struct sl_reader *r, size_t n)
