@@ -11,10 +11,13 @@
 
 struct sl_workers;
 
+enum { SL_MAX_THREADS = 1024 };
+
 /* part: 0 … n_parts - 1; part 0 is the calling thread's. Must not allocate or block. */
 typedef void sl_work_fn(void *arg, size_t part, size_t n_parts);
 
-/* n_threads ≥ 1 counts the caller. Errors: NO_MEMORY, INVALID_VALUE, INTERNAL (no thread). */
+/* 1 ≤ n_threads ≤ SL_MAX_THREADS, and counts the caller. Errors: NO_MEMORY, INVALID_VALUE, INTERNAL
+ * (no thread). */
 SL_NODISCARD enum sl_code sl_workers_open(struct sl_workers **ret, size_t n_threads,
                                           struct sl_error *err);
 void sl_workers_close(struct sl_workers *w); /* NULL is fine */

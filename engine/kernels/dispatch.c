@@ -1,0 +1,50 @@
+/* dispatch.c: which kernel tables there are, and which of them this processor can run.
+ *
+ * The tables are ordered, best first, and each needs what the ones after it need and more, so what
+ * can run here is the end of the list from some place on. The processor is asked on every call:
+ * calls are rare (a model is opened), and nothing has to be kept or locked. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/kernels/tables.h"
+
+static bool always(void)
+{
+    return true;
+}
+
+static const struct {
+    const struct sl_kernels *table;
+    bool (*runs_here)(void);
+} tables[] = {
+    {&sl_kernels_ref, always},
+};
+
+static const char *const names[] = {
+    "ref",
+    NULL,
+};
+
+enum { N_TABLES = sizeof tables / sizeof tables[0] };
+static_assert(sizeof names / sizeof names[0] == N_TABLES + 1, "a name for every table");
+
+static size_t best(void)
+{
+    size_t i = 0;
+    while (!tables[i].runs_here())
+        i++;
+    return i;
+}
+
+const struct sl_kernels *sl_kernels_find(const char *name)
+{
+    for (size_t i = best(); i < N_TABLES; i++)
+        if (!name || strcmp(name, names[i]) == 0)
+            return tables[i].table;
+    return NULL;
+}
+
+const char *const *sl_kernels_names(void)
+{
+    return &names[best()];
+}

@@ -1,0 +1,40 @@
+/* poly.h: the constants of exp and tanh, shared by ref.c and every vector table. Private to
+ * kernels/. The polynomials are minimax fits in the relative error, made for this file.
+ *
+ * exp(x), x first clamped to [SL_EXP_LO, SL_EXP_HI] (NaN passes):
+ *   k = fma(x, log2(e), magic), whose low bits are the nearest integer i to x·log2(e), and
+ *   n = k - magic, the same as a float; r = fma(n, -ln2_lo, fma(n, -ln2_hi, x)), |r| ≤ 0.347;
+ *   p = 1 + r(1 + r(c2 + … + r·c7)) in Horner's order with fma (relative error 2^-31);
+ *   exp = p · 2^(i/2) · 2^(i - i/2): two exact powers, so that only the last product can round,
+ *   overflow to infinity or go down through the denormals to zero.
+ *
+ * tanh(x), a = |x|: below SL_TANH_SMALL  fma(a·z, P(z), a) with z = a² (error 2^-32), else
+ *   1 - 2/(exp(2a) + 1); the sign of x is put back by its bit. */
+#ifndef SLATE_KERNELS_POLY_H
+#define SLATE_KERNELS_POLY_H
+
+/* exp rounds to zero at and below LO, to infinity at and above HI. */
+#define SL_EXP_LO (-104.0F)
+#define SL_EXP_HI 89.0F
+#define SL_EXP_LOG2E 0x1.715476p+0F
+#define SL_EXP_LN2_HI 0x1.62e43p-1F
+#define SL_EXP_LN2_LO (-0x1.05c61p-29F)
+/* 1.5 · 2^23: adding it leaves the nearest integer in the low bits of the fraction. */
+#define SL_EXP_MAGIC 0x1.8p+23F
+#define SL_EXP_MAGIC_BITS 0x4b400000
+#define SL_EXP_C2 0x1p-1F
+#define SL_EXP_C3 0x1.55553cp-3F
+#define SL_EXP_C4 0x1.5554f2p-5F
+#define SL_EXP_C5 0x1.11372ap-7F
+#define SL_EXP_C6 0x1.6d40a4p-10F
+#define SL_EXP_C7 0x1.6b6d1ep-13F
+
+#define SL_TANH_SMALL 0.625F
+#define SL_TANH_P0 (-0x1.555554p-2F)
+#define SL_TANH_P1 0x1.11107ap-3F
+#define SL_TANH_P2 (-0x1.b9f188p-5F)
+#define SL_TANH_P3 0x1.63a55p-6F
+#define SL_TANH_P4 (-0x1.0c5edp-7F)
+#define SL_TANH_P5 0x1.1a2816p-9F
+
+#endif

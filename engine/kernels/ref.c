@@ -1,0 +1,235 @@
+/* ref.c: the scalar truth: what every kernel of kernels.h computes, in plain loops.
+ *
+ * Not written for speed (though it is the table of last resort, on a machine without vector
+ * kernels). Each loop says in which order one output is summed; a vector kernel may interleave
+ * outputs as it likes, but not change that order. fmaf rounds once, also where the C library has
+ * to compute it without an instruction for it.
+ *
+ * What is promised are the bits of every result that is a number; a NaN is a NaN at the same
+ * place, but its sign and payload are the processor's own affair. */
+#include <assert.h>
+
+#include "engine/kernels/convert.h"
+#include "engine/kernels/poly.h"
+#include "engine/kernels/tables.h"
+
+static void matmul(float *y, size_t ldy, const float *x, size_t ldx, size_t rows,
+                   const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
+                   size_t panel_end)
+{
+    assert(type == SL_DTYPE_F32 || type == SL_DTYPE_F16 || type == SL_DTYPE_BF16);
+    size_t group = SL_PANEL * sl_dtype_size(type);
+    for (size_t p = panel_begin; p < panel_end; p++) {
+        for (size_t r = 0; r < rows; r++)
+            for (size_t j = 0; j < SL_PANEL; j++)
+                y[r * ldy + p * SL_PANEL + j] = 0;
+        for (size_t k = 0; k < n_in; k++) {
+            float w[SL_PANEL];
+            sl_widen(w, (const char *)panels + (p * n_in + k) * group, type, SL_PANEL);
+            for (size_t r = 0; r < rows; r++) {
+                float *acc = y + r * ldy + p * SL_PANEL;
+                for (size_t j = 0; j < SL_PANEL; j++)
+                    acc[j] = fmaf(w[j], x[r * ldx + k], acc[j]);
+            }
+        }
+    }
+}
+
+static float fold16(float l[SL_PANEL])
+{
+    for (size_t half = SL_PANEL / 2; half > 0; half /= 2)
+        for (size_t j = 0; j < half; j++)
+            l[j] += l[j + half];
+    return l[0];
+}
+
+static float sum16(const float *x, size_t n)
+{
+    float l[SL_PANEL] = {0};
+    for (size_t i = 0; i < n; i++)
+        l[i % SL_PANEL] += x[i];
+    return fold16(l);
+}
+
+static float dot16(const float *x, const float *y, size_t n)
+{
+    float l[SL_PANEL] = {0};
+    for (size_t i = 0; i < n; i++)
+        l[i % SL_PANEL] = fmaf(x[i], y[i], l[i % SL_PANEL]);
+    return fold16(l);
+}
+
+static void layer_norm(float *y, const float *x, const float *w, const float *b, size_t n,
+                       float eps)
+{
+    float mean = sum16(x, n) / (float)n;
+    float l[SL_PANEL] = {0};
+    for (size_t i = 0; i < n; i++)
+        l[i % SL_PANEL] = fmaf(x[i] - mean, x[i] - mean, l[i % SL_PANEL]);
+    float rstd = 1 / sqrtf(fold16(l) / (float)n + eps);
+    for (size_t i = 0; i < n; i++) {
+        float t = (x[i] - mean) * rstd;
+        y[i] = b ? fmaf(t, w[i], b[i]) : t * w[i];
+    }
+}
+
+static void lerp(float *y, const float *x, const float *prev, const float *m, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = fmaf(prev[i] - x[i], m[i], x[i]);
+}
+
+/* 2^i for -126 ≤ i ≤ 127, i given modulo 2^32. */
+static float pow2(uint32_t i)
+{
+    return sl_f32_from_bits((i + 127) << 23);
+}
+
+static float exp1(float x)
+{
+    x = SL_EXP_LO > x ? SL_EXP_LO : x; /* both written so that NaN stays */
+    x = SL_EXP_HI < x ? SL_EXP_HI : x;
+    float k = fmaf(x, SL_EXP_LOG2E, SL_EXP_MAGIC);
+    float n = k - SL_EXP_MAGIC;
+    float r = fmaf(n, -SL_EXP_LN2_LO, fmaf(n, -SL_EXP_LN2_HI, x));
+    float p = fmaf(SL_EXP_C7, r, SL_EXP_C6);
+    p = fmaf(p, r, SL_EXP_C5);
+    p = fmaf(p, r, SL_EXP_C4);
+    p = fmaf(p, r, SL_EXP_C3);
+    p = fmaf(p, r, SL_EXP_C2);
+    p = fmaf(p, r, 1);
+    p = fmaf(p, r, 1);
+    /* i / 2 rounded down, in unsigned arithmetic: i ≥ -150. */
+    uint32_t i = sl_f32_bits(k) - SL_EXP_MAGIC_BITS;
+    uint32_t half = ((i + 256) >> 1) - 128;
+    return p * pow2(half) * pow2(i - half);
+}
+
+static float tanh1(float x)
+{
+    uint32_t sign = sl_f32_bits(x) & 0x80000000;
+    float a = sl_f32_from_bits(sl_f32_bits(x) ^ sign);
+    float y;
+    if (a < SL_TANH_SMALL) {
+        float z = a * a;
+        float p = fmaf(SL_TANH_P5, z, SL_TANH_P4);
+        p = fmaf(p, z, SL_TANH_P3);
+        p = fmaf(p, z, SL_TANH_P2);
+        p = fmaf(p, z, SL_TANH_P1);
+        p = fmaf(p, z, SL_TANH_P0);
+        y = fmaf(a * z, p, a);
+    } else {
+        y = 1 - 2 / (exp1(a + a) + 1);
+    }
+    return sl_f32_from_bits(sl_f32_bits(y) | sign);
+}
+
+static void vexp(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = exp1(x[i]);
+}
+
+static void vtanh(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = tanh1(x[i]);
+}
+
+static void vsigmoid(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = 1 / (1 + exp1(-x[i]));
+}
+
+static void vrelu2(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float t = 0 > x[i] ? 0 : x[i]; /* NaN stays */
+        y[i] = t * t;
+    }
+}
+
+static void vadd(float *y, const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+static void vmul(float *y, const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = a[i] * b[i];
+}
+
+static void vfma(float *y, const float *a, const float *b, const float *c, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = fmaf(a[i], b[i], c[i]);
+}
+
+static void vscale(float *y, const float *x, float s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] * s;
+}
+
+static float max(const float *x, size_t n)
+{
+    assert(n >= 1);
+    float m = x[0];
+    for (size_t i = 1; i < n; i++)
+        if (x[i] > m || isnan(x[i]))
+            m = x[i];
+    return m + 0.0F; /* of two zeros the positive one, whichever came first */
+}
+
+static void state_read(float *out, const float *s, const float *q, size_t n_k, size_t n_v)
+{
+    for (size_t v = 0; v < n_v; v++) {
+        float acc = 0;
+        for (size_t k = 0; k < n_k; k++)
+            acc = fmaf(s[k * n_v + v], q[k], acc);
+        out[v] = acc;
+    }
+}
+
+static void state_step(float *out, float *s, const float *decay, const float *b, const float *a,
+                       const float *key, const float *val, const float *q, size_t n_k, size_t n_v)
+{
+    assert(!a == !b);
+    for (size_t v = 0; v < n_v; v++) {
+        float acc = 0;
+        for (size_t k = 0; k < n_k; k++) {
+            float t = s[k * n_v + v];
+            if (decay)
+                t *= decay[k];
+            if (b)
+                t = fmaf(b[k], a[v], t);
+            t = fmaf(key[k], val[v], t);
+            s[k * n_v + v] = t;
+            acc = fmaf(t, q[k], acc);
+        }
+        out[v] = acc;
+    }
+}
+
+const struct sl_kernels sl_kernels_ref = {
+    .name = "ref",
+    .matmul = matmul,
+    .layer_norm = layer_norm,
+    .lerp = lerp,
+    .vexp = vexp,
+    .vtanh = vtanh,
+    .vsigmoid = vsigmoid,
+    .vrelu2 = vrelu2,
+    .vadd = vadd,
+    .vmul = vmul,
+    .vfma = vfma,
+    .vscale = vscale,
+    .sum16 = sum16,
+    .dot16 = dot16,
+    .max = max,
+    .state_read = state_read,
+    .state_step = state_step,
+};

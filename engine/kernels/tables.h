@@ -1,0 +1,9 @@
+/* tables.h: the kernel tables that dispatch.c chooses from. Private to kernels/. */
+#ifndef SLATE_KERNELS_TABLES_H
+#define SLATE_KERNELS_TABLES_H
+
+#include "engine/kernels/kernels.h"
+
+extern const struct sl_kernels sl_kernels_ref;
+
+#endif
