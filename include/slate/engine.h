@@ -156,8 +156,9 @@ void sl_engine_close(struct sl_engine *e);
 SL_NODISCARD enum sl_code sl_engine_submit(struct sl_engine *e, const struct sl_turn_spec *spec,
                                            struct sl_turn **ret, struct sl_error *err);
 
-/* Submitter's thread. The turn ends within one step, with `finish`: CANCELLED (what was released
- * is kept, the rest is not) or PAUSED. Asking again, or after DONE, does nothing. */
+/* Submitter's thread. The turn ends within one step, with `finish`: CANCELLED or PAUSED: what was
+ * generated so far is kept and released; what is not wanted is not committed by the caller. Asking
+ * again, or after DONE, does nothing. */
 void sl_engine_cancel(struct sl_engine *e, struct sl_turn *t, enum sl_finish finish);
 
 /* Submitter's thread: calls news(t, user, arg) for every turn that has released tokens or is DONE

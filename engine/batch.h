@@ -1,0 +1,42 @@
+/* batch.h: who runs in the next step. Policy only, no maths, no states; the engine thread's.
+ *
+ * Every decoding turn gets its one row first: its client waits for the next token. Replays after a
+ * cut come next: their clients wait for the last event. What is left of the step goes to prefill,
+ * in equal shares and what those leave over, starting at another turn each time, so that a long
+ * prompt stalls nobody and nobody starves.
+ *
+ * Beside decoding rows prefill is limited, so that the step takes about SL_BATCH_STRETCH times as
+ * long as without it; what a step costs is measured as the server runs. How the work is cut changes
+ * no result (promise 2), only latencies. */
+#ifndef SLATE_ENGINE_BATCH_H
+#define SLATE_ENGINE_BATCH_H
+
+#include "slate/base.h"
+
+#define SL_BATCH_STRETCH 2.5
+
+enum sl_batch_kind { SL_BATCH_DECODE, SL_BATCH_REPLAY, SL_BATCH_PREFILL };
+
+/* One running turn: what it wants, and what it gets. */
+struct sl_batch_entry {
+    enum sl_batch_kind kind;
+    size_t want; /* rows, ≥ 1; 1 for DECODE */
+    size_t take; /* out: rows in this step; 0: it waits */
+};
+
+struct sl_batch {
+    size_t max_rows;
+    size_t cursor;     /* which prefill turn is first next time, counted among them */
+    double decode_us;  /* a step of decode rows alone; 0: not measured yet */
+    double prefill_us; /* what a row of prefill adds */
+};
+
+void sl_batch_init(struct sl_batch *b, size_t max_rows);
+
+/* Fills in every take; n ≤ max_rows. At least one take is > 0 when n > 0. */
+void sl_batch_pick(struct sl_batch *b, struct sl_batch_entry *e, size_t n);
+
+/* A step of that many rows took us microseconds. */
+void sl_batch_observe(struct sl_batch *b, size_t decode_rows, size_t other_rows, double us);
+
+#endif

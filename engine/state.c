@@ -1,0 +1,172 @@
+/* state.c: the slab (session.h): one mapping, a list of free slots, a reference count for each.
+ *
+ * The list of free slots is an array of their numbers beside the slab and not a chain through the
+ * slots: freed memory keeps no pointers that an engine could follow, and taking a slot does not
+ * touch its pages. */
+#include "slate/session.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "engine/base/mem.h"
+
+struct sl_slab {
+    unsigned char *base;
+    size_t map_bytes;
+    size_t slot_bytes;
+    size_t n_slots;
+    size_t n_free;
+    uint32_t *free; /* numbers of the free slots; the last one is taken next */
+    uint32_t *refs; /* by slot number */
+};
+
+/* The first number after `key` in a small text file of the kernel's; 0 when there is none. */
+static uint64_t read_number(const char *path, const char *key)
+{
+    char text[4096];
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    const char *p = strstr(text, key);
+    uint64_t v = 0;
+    return p && sscanf(p + strlen(key), " %" SCNu64, &v) == 1 ? v : 0;
+}
+
+size_t sl_memory_available(void)
+{
+    uint64_t machine = read_number("/proc/meminfo", "MemAvailable:") * 1024;
+    uint64_t limit = read_number("/sys/fs/cgroup/memory.max", "");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+    if (limit && limit < UINT64_MAX / 2) {
+        uint64_t left = limit > used ? limit - used : 0;
+        if (!machine || left < machine)
+            machine = left;
+    }
+    return machine > SIZE_MAX ? SIZE_MAX : (size_t)machine;
+}
+
+static enum sl_code map_slots(struct sl_slab *s, struct sl_error *err)
+{
+    size_t available = sl_memory_available();
+    const double mib = 1024.0 * 1024.0;
+    if (available && s->map_bytes > available)
+        return sl_fail(err, SL_E_NO_MEMORY,
+                       "%zu states of %zu bytes take %.0f MiB, and %.0f MiB are available",
+                       s->n_slots, s->slot_bytes, (double)s->map_bytes / mib,
+                       (double)available / mib);
+    void *p = mmap(NULL, s->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return sl_fail(err, SL_E_NO_MEMORY, "%zu states of %zu bytes (%.0f MiB): %s", s->n_slots,
+                       s->slot_bytes, (double)s->map_bytes / mib, strerror(errno));
+    s->base = p;
+    (void)madvise(p, s->map_bytes, MADV_HUGEPAGE);
+    for (size_t i = 0; i < s->map_bytes; i += 4096)
+        s->base[i] = 0;
+    return SL_OK;
+}
+
+enum sl_code sl_slab_open(struct sl_slab **ret, size_t n_slots, size_t slot_bytes,
+                          struct sl_error *err)
+{
+    enum sl_code c = SL_OK;
+    size_t rounded = (slot_bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    if (n_slots < 1 || n_slots > UINT32_MAX || rounded < SL_ALIGN || rounded < slot_bytes ||
+        rounded > SIZE_MAX / n_slots)
+        return sl_fail(err, SL_E_INVALID_VALUE, "a slab of %zu slots of %zu bytes is not possible",
+                       n_slots, slot_bytes);
+    struct sl_slab *s = sl_calloc(1, sizeof *s);
+    if (s) {
+        s->slot_bytes = rounded;
+        s->n_slots = n_slots;
+        s->map_bytes = rounded * n_slots;
+        s->free = sl_calloc(n_slots, sizeof *s->free);
+        s->refs = sl_calloc(n_slots, sizeof *s->refs);
+    }
+    if (!s || !s->free || !s->refs) {
+        c = sl_fail(err, SL_E_NO_MEMORY, "no memory for the list of %zu slots", n_slots);
+        goto out;
+    }
+    c = map_slots(s, err);
+    if (c)
+        goto out;
+    for (size_t i = 0; i < n_slots; i++)
+        s->free[i] = (uint32_t)(n_slots - 1 - i);
+    s->n_free = n_slots;
+    *ret = s;
+    s = NULL;
+out:
+    sl_slab_close(s);
+    return c;
+}
+
+void sl_slab_close(struct sl_slab *s)
+{
+    if (!s)
+        return;
+    if (s->base)
+        munmap(s->base, s->map_bytes);
+    sl_free(s->free);
+    sl_free(s->refs);
+    sl_free(s);
+}
+
+static size_t number_of(const struct sl_slab *s, const void *slot)
+{
+    size_t offset = (size_t)((const unsigned char *)slot - s->base);
+    assert(offset < s->map_bytes && offset % s->slot_bytes == 0);
+    return offset / s->slot_bytes;
+}
+
+void *sl_slab_take(struct sl_slab *s)
+{
+    if (!s->n_free)
+        return NULL;
+    uint32_t i = s->free[--s->n_free];
+    assert(s->refs[i] == 0);
+    s->refs[i] = 1;
+    return s->base + (size_t)i * s->slot_bytes;
+}
+
+void sl_slab_ref(struct sl_slab *s, void *slot)
+{
+    size_t i = number_of(s, slot);
+    assert(s->refs[i] > 0 && s->refs[i] < UINT32_MAX);
+    s->refs[i]++;
+}
+
+void sl_slab_unref(struct sl_slab *s, void *slot)
+{
+    if (!slot)
+        return;
+    size_t i = number_of(s, slot);
+    assert(s->refs[i] > 0);
+    if (--s->refs[i] == 0)
+        s->free[s->n_free++] = (uint32_t)i;
+}
+
+unsigned sl_slab_refs(const struct sl_slab *s, const void *slot)
+{
+    return s->refs[number_of(s, slot)];
+}
+
+size_t sl_slab_slots(const struct sl_slab *s)
+{
+    return s->n_slots;
+}
+
+size_t sl_slab_used(const struct sl_slab *s)
+{
+    return s->n_slots - s->n_free;
+}
+
+size_t sl_slab_slot_bytes(const struct sl_slab *s)
+{
+    return s->slot_bytes;
+}
