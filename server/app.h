@@ -1,0 +1,65 @@
+/* app.h: what the routes share: model, tokenizer, sessions, turns, limits, names.
+ *
+ * One per process, made by cli/serve.c, given to handlers by sl_exchange_app(). Loop's thread. */
+#ifndef SLATE_SERVER_APP_H
+#define SLATE_SERVER_APP_H
+
+#include "proto/chat.h"
+#include "server/server.h"
+#include "server/sessions.h"
+#include "server/turns.h"
+
+struct sl_app {
+    struct sl_server *server;
+    const struct sl_config *config;
+    struct sl_model *model;
+    struct sl_tokenizer *tokenizer;
+    struct sl_slab *slab;
+    struct sl_sessions *sessions;
+    struct sl_turns *turns;
+    struct sl_limits limits;
+    const struct sl_chat_template *chat;
+    struct sl_vocab vocab;          /* of the tokenizer */
+    const char *const *model_names; /* the first is what responses say */
+    size_t n_model_names;
+    int64_t started_at; /* Unix time, s */
+    uv_timer_t expiry;
+};
+
+static inline struct sl_app *sl_app_of(const struct sl_exchange *ex)
+{
+    return sl_exchange_app(ex);
+}
+
+/* Is that one of the served names (NULL: not named)? Errors: MODEL_NOT_FOUND. */
+SL_NODISCARD enum sl_code sl_app_check_model(const struct sl_app *app, const char *name,
+                                             struct sl_error *err);
+
+/* The session a request speaks of: `id` (from path or body), checked against X-Slate-Session (a
+ * body that names another is INVALID_VALUE) and found for the exchange's tenant. id NULL: the
+ * header's, where it was sent; else *ret is NULL. */
+SL_NODISCARD enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id,
+                                         struct sl_session **ret, struct sl_error *err);
+
+/* Adds X-Slate-Session and ETag to the response. */
+void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s);
+
+/* A session as responses show it; text points into the session. */
+void sl_app_session_view(const struct sl_app *app, const struct sl_session *s,
+                         struct sl_session_view *ret);
+
+/* Sends what was written to b as JSON (or the buffer's own error) and empties it. */
+void sl_app_reply_json(struct sl_exchange *ex, int status, struct sl_buf *b);
+
+/* Largest JSON body of a response. */
+enum { SL_RESPONSE_BYTES_MAX = 256 << 20 };
+
+/* The tables of server/api/. */
+extern const struct sl_route sl_generate_routes[]; /* generate.c: /v1/generate, OpenAI's two */
+extern const size_t sl_generate_n_routes;
+extern const struct sl_route sl_session_routes[]; /* sessions.c */
+extern const size_t sl_session_n_routes;
+extern const struct sl_route sl_model_routes[]; /* models.c: /v1/models, tokenize, detokenize */
+extern const size_t sl_model_n_routes;
+
+#endif

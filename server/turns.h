@@ -1,0 +1,105 @@
+/* turns.h: a turn from request to commit: admission, tokenising, the engine, the commit.
+ *
+ *     start ──> TOKENISING ──> WAITING ──> RUNNING ──> OVER ──close──> gone
+ *                 (long text:     (FIFO)    (engine)    committed, rolled back or failed; `done`
+ * was libuv's pool)                        called
+ *
+ * A run holds its session's lease from start to OVER. It is refused at start when the server is
+ * full: running + waiting turns, or prompt tokens of turns that wait or are in prefill. What was
+ * admitted is served in order of arrival.
+ *
+ * `done` is called exactly once, from the loop, never from inside start; after it the session is
+ * free and what was committed is final. The run itself (its tokens) stays until sl_run_close().
+ *
+ * Loop's thread only. */
+#ifndef SLATE_SERVER_TURNS_H
+#define SLATE_SERVER_TURNS_H
+
+#include <uv.h>
+
+#include "server/metrics.h"
+#include "server/sessions.h"
+
+struct sl_turns;
+struct sl_run;
+
+struct sl_turns_options {
+    size_t max_running; /* turns in the engine */
+    size_t max_waiting;
+    size_t max_queued_prefill; /* tokens */
+    size_t max_step_rows;
+    size_t n_threads;
+    int64_t begin_token; /* fed to an empty session first; -1: none */
+};
+
+/* Opens the engine and hangs it on the loop. Everything given must outlive it. */
+SL_NODISCARD enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop,
+                                        const struct sl_model *model,
+                                        const struct sl_tokenizer *tokenizer,
+                                        struct sl_sessions *sessions, struct sl_metrics *metrics,
+                                        const struct sl_turns_options *opt, struct sl_error *err);
+
+/* After a drain, or with no run left. The loop must run once more for its handles to close. */
+void sl_turns_close(struct sl_turns *ts);
+
+struct sl_run_spec {
+    struct sl_session *session; /* NULL: nothing is kept */
+    const struct sl_text *text; /* what is read: text, or … */
+    const uint32_t *tokens; /* … ids (text NULL); either may be empty on a session that is not */
+    size_t n_tokens;
+    size_t max_tokens;
+    int64_t max_time_ms; /* 0: none; counts from start */
+    struct sl_sampling sampling;
+    const struct sl_stop *stops;
+    size_t n_stops;
+    const uint32_t *stop_tokens;
+    size_t n_stop_tokens;
+    bool ignore_eos;
+    int logprobs;
+    /* news: tokens were released since the last call (sl_run_turn() has them). May be NULL. */
+    void (*news)(struct sl_run *r, void *user);
+    void (*done)(struct sl_run *r, void *user);
+    void *user;
+};
+
+/* Copies the spec. Errors: SESSION_BUSY, SERVER_FULL, DRAINING, INVALID_VALUE (an empty prompt
+ * where there is nothing to continue, ids out of range …), TOO_LARGE (a prompt that can never be
+ * admitted), NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec,
+                                       struct sl_run **ret, struct sl_error *err);
+
+/* Ends it: `done` follows within a step, with CANCELLED. commit false: whatever it ends with, the
+ * turn did not happen. After OVER it does nothing. */
+void sl_run_cancel(struct sl_run *r, bool commit);
+
+/* Nobody waits for it any more: news and done are not called, it closes itself when it is over. */
+void sl_run_detach(struct sl_run *r);
+
+void sl_run_close(struct sl_run *r); /* OVER only */
+
+/* The engine's turn, for tokens and log probabilities; NULL before it is RUNNING, and where it
+ * ended before. */
+const struct sl_turn *sl_run_turn(const struct sl_run *r);
+
+struct sl_run_result {
+    struct sl_error error;  /* code SL_OK, or why it failed; nothing was committed then */
+    enum sl_finish finish;  /* NONE with an error */
+    bool committed;         /* its tokens are in the session */
+    size_t n_tokens;        /* generated and kept */
+    int stop_index;         /* into spec.stops, or -1 */
+    uint64_t version;       /* of the session, after it */
+    uint64_t prompt_tokens; /* new tokens that were read: the request's, with a begin token */
+    struct sl_timings timings;
+};
+const struct sl_run_result *sl_run_result(const struct sl_run *r); /* NULL before OVER */
+struct sl_session *sl_run_session(const struct sl_run *r);         /* while it has the lease */
+
+/* No new runs; `drained` is called (maybe at once) when none is left. limit: ends what runs, with
+ * PAUSED. */
+void sl_turns_drain(struct sl_turns *ts, void (*drained)(void *arg), void *arg);
+void sl_turns_drain_limit(struct sl_turns *ts);
+
+/* Sets the gauges and counters of the engine and of admission. */
+void sl_turns_collect(const struct sl_turns *ts, struct sl_metrics *m);
+
+#endif
