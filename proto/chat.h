@@ -20,7 +20,7 @@ enum { SL_CHAT_STOPS_MAX = 4 };
 
 struct sl_chat_template {
     const char *name;                     /* "rwkv" */
-    const char *label[3];                 /* by enum sl_role: "System:", … */
+    const char *label[3];                 /* by enum sl_chat_role: "System:", … */
     const char *separator;                /* "\n\n" */
     const char *stops[SL_CHAT_STOPS_MAX]; /* what ends a reply, besides the end token; up to the
                                              first NULL */

@@ -50,10 +50,10 @@ struct sl_text {
     size_t n;
 };
 
-enum sl_role { SL_ROLE_SYSTEM, SL_ROLE_USER, SL_ROLE_ASSISTANT };
+enum sl_chat_role { SL_CHAT_SYSTEM, SL_CHAT_USER, SL_CHAT_ASSISTANT };
 
 struct sl_message {
-    enum sl_role role;      /* "developer" is SYSTEM */
+    enum sl_chat_role role;      /* "developer" is SYSTEM */
     struct sl_text content; /* text parts joined; null is "" */
 };
 
