@@ -325,18 +325,21 @@ void sl_engine_close(struct sl_engine *e)
 
 /* --- the owner's side ------------------------------------------------------------------------- */
 
-enum sl_code sl_engine_submit(struct sl_engine *e, const struct sl_turn_spec *spec,
-                              struct sl_turn **ret, struct sl_error *err)
+enum sl_code sl_turn_create(struct sl_engine *e, const struct sl_turn_spec *spec,
+                            struct sl_turn **ret, struct sl_error *err)
+{
+    return sl_turn_open(ret, &e->env, spec, now_us(), err);
+}
+
+enum sl_code sl_engine_submit(struct sl_engine *e, struct sl_turn *t,
+                              const struct sl_turn_states *states, struct sl_error *err)
 {
     if (e->n_submitted == e->max_running)
         return sl_fail(err, SL_E_SERVER_FULL, "%zu turns are running, which is the limit",
                        e->n_submitted);
-    struct sl_turn *t;
-    enum sl_code c = sl_turn_open(&t, &e->env, spec, now_us(), err);
-    if (c)
-        return c;
+    assert(states->live && (states->shadow || (!t->spec.keep_state && t->spec.logprobs < 0)));
+    t->states = *states;
     e->n_submitted++;
-    *ret = t;
     (void)sl_mailbox_post(&e->inbox, &t->to_engine, 0);
     return SL_OK;
 }

@@ -70,7 +70,6 @@ static enum sl_code check_sampling(const struct sl_sampling *s, size_t vocab, st
 
 static enum sl_code check_spec(const struct sl_turn_spec *s, size_t vocab, struct sl_error *err)
 {
-    assert(s->live && (s->shadow || (!s->keep_state && s->logprobs < 0)));
     if (!s->n_prompt)
         return sl_fail_param(err, SL_E_INVALID_VALUE, "prompt", "the prompt is empty");
     if (s->max_tokens > SIZE_MAX / 256 - s->n_prompt)
@@ -142,7 +141,7 @@ enum sl_code sl_turn_open(struct sl_turn **ret, const struct sl_turn_env *env,
         if (c)
             goto out;
     }
-    t->submitted_us = now_us;
+    t->created_us = now_us;
     t->deadline_us = spec->deadline_ms > 0 ? now_us + spec->deadline_ms * 1000 : 0;
     t->result.stop_index = -1;
     t->result.stop_token = -1;
@@ -171,9 +170,9 @@ void sl_turn_close(struct sl_turn *t)
 static void restart(struct sl_turn *t, const struct sl_turn_env *env, const void *from)
 {
     if (from)
-        memcpy(t->spec.live, from, env->state_bytes);
+        memcpy(t->states.live, from, env->state_bytes);
     else
-        sl_model_state_init(env->model, t->spec.live);
+        sl_model_state_init(env->model, t->states.live);
 }
 
 static size_t prompt_end(const struct sl_turn *t)
@@ -185,14 +184,14 @@ static size_t prompt_end(const struct sl_turn *t)
 static void finish(struct sl_turn *t, enum sl_finish reason, bool complete, int64_t now_us)
 {
     struct sl_turn_result *r = &t->result;
-    const struct sl_state_header *h = t->spec.live;
+    const struct sl_state_header *h = t->states.live;
     r->finish = reason;
     r->complete = complete;
     r->n_tokens = complete ? t->n_seq - t->n_prompt : 0;
     r->pending = t->seq[t->n_seq - 1];
     r->tokens_seen = h->tokens_seen;
     r->draws = sl_sampler_draws(t->sampler);
-    r->queue_us = t->started_us - t->submitted_us;
+    r->queue_us = t->started_us - t->created_us;
     r->prefill_us = (t->prefilled_us ? t->prefilled_us : now_us) - t->started_us;
     r->decode_us = t->prefilled_us ? now_us - t->prefilled_us : 0;
     assert(!complete || !t->spec.keep_state || t->fed == t->n_seq - 1);
@@ -212,7 +211,7 @@ void sl_turn_begin(struct sl_turn *t, const struct sl_turn_env *env, struct sl_s
     t->sampler = sampler;
     t->logits = logits;
     t->started_us = now_us;
-    restart(t, env, t->spec.base);
+    restart(t, env, t->states.base);
     sl_sampler_start(sampler, &t->spec.sampling, t->spec.ring, 0);
     t->phase = SL_TURN_PREFILL;
     if (prompt_end(t) == 0) {
@@ -257,7 +256,7 @@ static bool gives_logits(const struct sl_turn *t, size_t take)
 
 void sl_turn_prepare(struct sl_turn *t, const struct sl_turn_env *env, size_t take)
 {
-    if (!t->spec.shadow || t->phase == SL_TURN_REPLAY)
+    if (!t->states.shadow || t->phase == SL_TURN_REPLAY)
         return;
     bool due;
     if (t->phase == SL_TURN_PREFILL)
@@ -266,7 +265,7 @@ void sl_turn_prepare(struct sl_turn *t, const struct sl_turn_env *env, size_t ta
         due = (!t->stops || !sl_stops_open_bytes(t->stops)) &&
               (t->fed == t->n_prompt || t->fed - t->shadow_fed >= SL_SHADOW_EVERY);
     if (due) {
-        memcpy(t->spec.shadow, t->spec.live, env->state_bytes);
+        memcpy(t->states.shadow, t->states.live, env->state_bytes);
         t->shadow_taken = true;
         t->shadow_fed = t->fed;
     }
@@ -275,7 +274,7 @@ void sl_turn_prepare(struct sl_turn *t, const struct sl_turn_env *env, size_t ta
 void sl_turn_segment(const struct sl_turn *t, size_t take, struct sl_segment *ret)
 {
     bool logits = gives_logits(t, take);
-    *ret = (struct sl_segment){.state = t->spec.live,
+    *ret = (struct sl_segment){.state = t->states.live,
                                .tokens = t->seq + t->fed,
                                .n_tokens = take,
                                .logits = logits ? t->logits : NULL,
@@ -309,7 +308,7 @@ static void cut(struct sl_turn *t, const struct sl_turn_env *env, enum sl_finish
         return;
     }
     assert(t->shadow_fed < n_keep && (!head_logprobs || t->shadow_fed < head_begin));
-    restart(t, env, t->shadow_taken ? t->spec.shadow : t->spec.base);
+    restart(t, env, t->shadow_taken ? t->states.shadow : t->states.base);
     t->fed = t->shadow_fed;
     t->phase = SL_TURN_REPLAY;
     if (t->fed == n_keep - 1 && !head_logprobs)

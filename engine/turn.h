@@ -57,7 +57,8 @@ struct sl_turn {
     struct sl_mail to_owner;
 
     struct sl_turn_spec spec; /* its arrays are this turn's own */
-    uint32_t *seq;            /* prompt, then generated tokens */
+    struct sl_turn_states states;
+    uint32_t *seq; /* prompt, then generated tokens */
     size_t n_prompt;
     size_t n_seq;
     struct sl_token_logprobs *logprobs; /* one for each generated token, or NULL */
@@ -79,7 +80,7 @@ struct sl_turn {
     uint32_t chosen;
     enum sl_code chosen_code;
 
-    int64_t submitted_us, started_us, prefilled_us;
+    int64_t created_us, started_us, prefilled_us;
     int64_t deadline_us; /* 0: none */
     struct sl_turn_result result;
 };

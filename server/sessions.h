@@ -42,10 +42,6 @@ struct sl_session {
     size_t n_metadata;
 
     struct sl_run *lease; /* the turn that holds it, or NULL */
-
-    /* The registry's own. */
-    struct sl_session *next; /* in its bucket */
-    size_t order;            /* place in the sorted list */
 };
 
 struct sl_sessions;

@@ -4,8 +4,8 @@
  * prefill chunks under a budget, round robin), runs them through the model and samples. Callers
  * submit turns from one thread (the server's loop), are woken by a callback, and take what is new.
  *
- *   submit -> (step: prefill … decode …) -> released tokens -> DONE, exactly once, also after a
- *   cancel and also when the engine is closed.
+ *   create -> submit -> (step: prefill … decode …) -> released tokens -> DONE, exactly once, also
+ *   after a cancel and also when the engine is closed.
  *
  * At rest a state has consumed every token of its conversation but the last; that one is *pending*
  * and is fed first by the next turn. The submitter puts it in front of the prompt. */
@@ -89,12 +89,12 @@ struct sl_penalty_ring {
     uint32_t tokens[SL_PENALTY_LAST_N_MAX];
 };
 
-/* A turn as it is submitted. Everything pointed to is copied at submit, but the states. */
+/* What a turn is to do. Everything pointed to is copied at create. */
 struct sl_turn_spec {
     const uint32_t *prompt; /* the pending token (or a begin token) and the new ones, in order */
     size_t n_prompt;        /* ≥ 1 */
     size_t max_tokens;      /* 0: only read the prompt */
-    int64_t deadline_ms;    /* time from submit after which it ends with TIMEOUT; 0: none */
+    int64_t deadline_ms;    /* time from create after which it ends with TIMEOUT; 0: none */
     struct sl_sampling sampling;
     const struct sl_stop *stops;
     size_t n_stops;
@@ -104,11 +104,7 @@ struct sl_turn_spec {
     int logprobs;    /* -1: none; 0 … SL_TOP_LOGPROBS_MAX alternatives a token */
     const struct sl_penalty_ring *ring; /* NULL: empty */
 
-    const void *base; /* the state to start from, not written; NULL: the initial state */
-    void *live;       /* where the turn works; at a commit it holds the new state */
-    void *shadow;     /* where the cut at a stop restarts; NULL only when !keep_state and
-                         logprobs < 0 */
-    bool keep_state;  /* false: nobody needs the state afterwards, it need not be at rest */
+    bool keep_state; /* false: nobody needs the state afterwards, it need not be at rest */
     void *user;
 };
 
@@ -150,11 +146,25 @@ SL_NODISCARD enum sl_code sl_engine_open(struct sl_engine **ret, const struct sl
  * afterwards by its owner. NULL is fine. */
 void sl_engine_close(struct sl_engine *e);
 
-/* Submitter's thread. Checks, copies, posts. *ret is the caller's until sl_turn_close(), which may
- * be called after DONE only. Errors: INVALID_VALUE (a token id out of range, a limit above),
- * SERVER_FULL (max_running turns are in the engine already), NO_MEMORY. */
-SL_NODISCARD enum sl_code sl_engine_submit(struct sl_engine *e, const struct sl_turn_spec *spec,
-                                           struct sl_turn **ret, struct sl_error *err);
+/* Submitter's thread. Checks and copies; *ret is the caller's until sl_turn_close(), which may be
+ * called before submit or after DONE. Errors: INVALID_VALUE (a token id out of range, a limit
+ * above), NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_turn_create(struct sl_engine *e, const struct sl_turn_spec *spec,
+                                         struct sl_turn **ret, struct sl_error *err);
+
+/* The states of a turn: the engine's from submit to DONE. */
+struct sl_turn_states {
+    const void *base; /* the state to start from, not written; NULL: the initial state */
+    void *live;       /* where the turn works; at a commit it holds the new state */
+    void *shadow;     /* where the cut at a stop restarts; may be NULL only when the state is not
+                         kept and no log probabilities are asked for */
+};
+
+/* Submitter's thread; once per turn. Errors: SERVER_FULL (max_running turns are in the engine
+ * already; the turn is as it was). */
+SL_NODISCARD enum sl_code sl_engine_submit(struct sl_engine *e, struct sl_turn *t,
+                                           const struct sl_turn_states *states,
+                                           struct sl_error *err);
 
 /* Submitter's thread. The turn ends within one step, with `finish`: CANCELLED or PAUSED: what was
  * generated so far is kept and released; what is not wanted is not committed by the caller. Asking
