@@ -46,7 +46,7 @@ ARCH := $(shell uname -m)
 
 ENGINE_SRC := $(wildcard engine/*.c engine/*/*.c)
 ifneq ($(ARCH),x86_64)
-ENGINE_SRC := $(filter-out engine/kernels/avx2.c,$(ENGINE_SRC))
+ENGINE_SRC := $(filter-out engine/kernels/avx%.c,$(ENGINE_SRC))
 endif
 PROTO_SRC := $(wildcard proto/*.c)
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
@@ -145,8 +145,8 @@ $(LIBSLATE): $(ENGINE_OBJ)
 $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
 	@rm -f $@; ar rcs $@ $^
 
-# AVX2, FMA and F16C only in the file that is entered after the processor was asked for them.
-$(B)/engine/kernels/avx2.o: CFLAGS += -mavx2 -mfma -mf16c -O3
+# AVX2, FMA and F16C only in the files that are entered after the processor was asked for them.
+$(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
 
 $(B)/%.o: %.c Makefile

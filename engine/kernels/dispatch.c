@@ -8,6 +8,19 @@
 
 #include "engine/kernels/tables.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+
+static bool has_avx2(void)
+{
+    unsigned a, b, c = 0, d;
+    /* F16C by hand: not every compiler knows it by name here. That the system keeps the vector
+     * registers is part of the answer for avx2. */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 static bool always(void)
 {
     return true;
@@ -17,10 +30,16 @@ static const struct {
     const struct sl_kernels *table;
     bool (*runs_here)(void);
 } tables[] = {
+#ifdef __x86_64__
+    {&sl_kernels_avx2, has_avx2},
+#endif
     {&sl_kernels_ref, always},
 };
 
 static const char *const names[] = {
+#ifdef __x86_64__
+    "avx2",
+#endif
     "ref",
     NULL,
 };

@@ -5,5 +5,8 @@
 #include "engine/kernels/kernels.h"
 
 extern const struct sl_kernels sl_kernels_ref;
+#ifdef __x86_64__
+extern const struct sl_kernels sl_kernels_avx2;
+#endif
 
 #endif
