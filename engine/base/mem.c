@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "slate/base.h"
 
@@ -55,6 +56,20 @@ void *sl_aligned_calloc(size_t n_bytes)
     size_t n = (n_bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
     void *p = aligned_alloc(SL_ALIGN, n ? n : SL_ALIGN);
     return p ? memset(p, 0, n) : NULL;
+}
+
+void *sl_huge_alloc(size_t n_bytes)
+{
+    const size_t huge = (size_t)2 << 20;
+    if (n_bytes > SIZE_MAX - huge || !may_allocate())
+        return NULL;
+    size_t align = n_bytes < huge ? SL_ALIGN : huge;
+    size_t n = (n_bytes + align - 1) / align * align;
+    void *p = aligned_alloc(align, n ? n : align);
+    /* Advice only: where the system has no huge pages, small ones do. */
+    if (p && align == huge)
+        (void)madvise(p, n, MADV_HUGEPAGE);
+    return p;
 }
 
 char *sl_strndup(const char *s, size_t n)

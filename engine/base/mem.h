@@ -14,6 +14,9 @@ void *sl_calloc(size_t n, size_t size) __attribute__((malloc, alloc_size(1, 2)))
 void *sl_realloc(void *p, size_t n, size_t size);
 /* 64-byte aligned and zeroed; freed with sl_free(). */
 void *sl_aligned_calloc(size_t n_bytes);
+/* For large memory that is read often: starts on a huge page and asks the system for such pages.
+ * The contents are undefined; freed with sl_free(). */
+void *sl_huge_alloc(size_t n_bytes);
 char *sl_strndup(const char *s, size_t n);
 char *sl_strdup(const char *s);
 void sl_free(void *p);

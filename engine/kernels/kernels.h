@@ -49,7 +49,7 @@ struct sl_kernels {
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, size_t n,
                        float eps);
 
-    /* y[i] = fma(prev[i] - x[i], m[i], x[i]): the token shift of RWKV-6/7. */
+    /* y[i] = fma(prev[i] - x[i], m[i], x[i]): the token shift of RWKV-6/7. In place is allowed. */
     void (*lerp)(float *y, const float *x, const float *prev, const float *m, size_t n);
 
     /* Elementwise; in place is allowed. */

@@ -27,6 +27,7 @@ struct sl_model_info {
     size_t vocab_size;
     enum sl_dtype weights;         /* as they are kept */
     uint64_t n_params;             /* elements of the file's tensors that the model uses */
+    size_t n_unused;               /* tensors of the file that it does not use */
     size_t state_bytes;            /* one session's state: a slot of the slab */
     size_t weight_bytes;           /* of the packed matrices and what else was copied */
     unsigned char fingerprint[16]; /* XXH3-128 over the source's config and weights */

@@ -1,0 +1,119 @@
+/* block_rwkv.c: the blocks of BlinkDL's RWKV files.
+ *
+ *   x = ln0(embedding);  per layer:  x += mixer(ln1(x));  x += ffn(ln2(x));  logits =
+ * head(ln_out(x))
+ *
+ * The feed-forward of RWKV-7 ("channel mixing"):  W_v relu(W_k (x + (x_prev - x) ⊙ x_k))²  on the
+ * normalised row and the one before it, which the state keeps apart from the mixer's. */
+#include "engine/block.h"
+
+#define EPS_LN 1e-5f
+
+struct layer {
+    struct sl_norm ln1, ln2;
+    const float *x_k;
+    struct sl_matrix key, value;
+    size_t shift;
+};
+
+static void load_norm(struct sl_load *l, struct sl_norm *ret, const char *prefix, size_t i,
+                      const char *name)
+{
+    size_t d = l->config.d_model;
+    ret->eps = EPS_LN;
+    sl_load_vector(l, &ret->w, d, "%s%zu.%s.weight", prefix, i, name);
+    sl_load_vector(l, &ret->b, d, "%s%zu.%s.bias", prefix, i, name);
+}
+
+static void load_ends(struct sl_load *l, struct sl_ends *ret)
+{
+    size_t d = l->config.d_model, vocab = l->config.vocab_size;
+    sl_load_embedding(l, &ret->embedding, vocab, d, "emb.weight");
+    load_norm(l, &ret->norm_in, "blocks.", 0, "ln0");
+    ret->norm_out.eps = EPS_LN;
+    sl_load_vector(l, &ret->norm_out.w, d, "ln_out.weight");
+    sl_load_vector(l, &ret->norm_out.b, d, "ln_out.bias");
+    sl_load_matrix(l, &ret->head, vocab, d, SL_OUT_IN, "head.weight");
+}
+
+static void load(struct sl_load *l, size_t i, void *layer)
+{
+    struct layer *b = layer;
+    size_t d = l->config.d_model, d_ffn = l->config.d_ffn, ld = sl_row_floats(d);
+    load_norm(l, &b->ln1, "blocks.", i, "ln1");
+    load_norm(l, &b->ln2, "blocks.", i, "ln2");
+    sl_load_vector(l, &b->x_k, d, "blocks.%zu.ffn.x_k", i);
+    sl_load_matrix(l, &b->key, d_ffn, d, SL_OUT_IN, "blocks.%zu.ffn.key.weight", i);
+    sl_load_matrix(l, &b->value, d, d_ffn, SL_OUT_IN, "blocks.%zu.ffn.value.weight", i);
+    b->shift = sl_load_state(l, SL_DTYPE_F32, 1, (size_t[]){d}, "layers.%zu.ffn.shift", i);
+    sl_load_scratch(l, 2 * ld + sl_row_floats(d_ffn), ld);
+}
+
+struct job {
+    const struct sl_pass *p;
+    const struct layer *b;
+    float *mixed, *wide, *y;
+};
+
+static void mix_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct job *j = arg;
+    const struct sl_pass *p = j->p;
+    size_t begin, end;
+    sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        const float *prev =
+            sl_pass_norm_row(p, &j->b->ln2, r, r == begin, j->b->shift, sl_pass_part(p, part));
+        p->k->lerp(j->mixed + r * p->ld, p->xn + r * p->ld, prev, j->b->x_k, p->d_model);
+    }
+}
+
+static void relu2_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    size_t ld = sl_row_floats(j->b->key.n_out);
+    for (size_t r = t->row; r < t->row_end; r++) {
+        float *y = j->wide + r * ld + t->col;
+        j->p->k->vrelu2(y, y, t->col_end - t->col);
+    }
+}
+
+static void key_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct job *j = arg;
+    const struct sl_pass *p = j->p;
+    const struct sl_product v = {
+        &j->b->key, j->mixed, p->ld, j->wide, sl_row_floats(j->b->key.n_out), relu2_tile};
+    sl_pass_products(p, &v, 1, j, part, n_parts);
+    size_t begin, end;
+    sl_work_range(p->n_spans, 1, part, n_parts, &begin, &end);
+    for (size_t s = begin; s < end; s++)
+        sl_pass_keep_shift(p, &p->spans[s], j->b->shift, 0, p->d_model);
+}
+
+static void feed_forward(const struct sl_pass *p, const struct layer *b)
+{
+    size_t used = 0, ld_wide = sl_row_floats(b->key.n_out);
+    struct job j = {.p = p, .b = b};
+    j.mixed = sl_pass_take(p, &used, p->ld);
+    j.y = sl_pass_take(p, &used, p->ld);
+    j.wide = sl_pass_take(p, &used, ld_wide);
+    sl_workers_run(p->workers, mix_part, &j);
+    sl_workers_run(p->workers, key_part, &j);
+    sl_pass_add_product(p, &b->value, j.wide, ld_wide, j.y);
+}
+
+static void forward(const struct sl_pass *p, const void *layer, const struct sl_mixer *mixer,
+                    const void *mixer_layer)
+{
+    const struct layer *b = layer;
+    mixer->forward(p, &b->ln1, mixer_layer);
+    feed_forward(p, b);
+}
+
+const struct sl_block sl_block_rwkv = {
+    .layer_bytes = sizeof(struct layer),
+    .load_ends = load_ends,
+    .load = load,
+    .forward = forward,
+};

@@ -1,0 +1,227 @@
+/* forward.c: one step: embedding, the layers, logits, over all rows of a ragged batch.
+ *
+ * What is here is the same for every model: which row belongs to whom, the residual stream, and the
+ * two ends. The layers are the block's and the mixer's business. The stages of a step and what may
+ * be shared between parts: pass.h.
+ *
+ * Memory is taken at open for max_rows and laid out anew in each step for the rows it has, so that
+ * a small step touches little of it. */
+#include "engine/forward.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/model_priv.h"
+
+enum { LOGIT_TILE_FLOATS = 64 * 1024 }; /* of a part, before they are copied to their rows */
+
+struct sl_forward {
+    const struct sl_model *m;
+    size_t max_rows, max_spans;
+    struct sl_span *spans;
+    uint32_t *row_span;
+    uint32_t *tokens;    /* of the step, in row order */
+    float **logits;      /* [max_rows] where the logits of an asked row go */
+    uint32_t *asked_row; /* and which row it is */
+    size_t n_asked;
+    float *memory;
+    struct sl_pass pass;
+};
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* --- opening ------------------------------------------------------------------------------------
+ */
+
+/* Floats of the activations, or SIZE_MAX. The order is that of place(). */
+static size_t memory_floats(const struct sl_forward *f, size_t n_parts)
+{
+    const struct sl_model *m = f->m;
+    size_t row = 2 * f->pass.ld + m->carry_floats + m->scratch_floats;
+    size_t rows, parts;
+    if (__builtin_mul_overflow(row, f->max_rows, &rows) ||
+        __builtin_mul_overflow(f->pass.part_floats, n_parts, &parts) || rows > SIZE_MAX / 8 - parts)
+        return SIZE_MAX;
+    return rows + parts + (size_t)SL_TAKES_MAX * SL_TAKE_GAP;
+}
+
+static enum sl_code allocate(struct sl_forward *f, struct sl_error *err)
+{
+    size_t n = memory_floats(f, sl_workers_threads(f->pass.workers));
+    if (n == SIZE_MAX)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for steps of %zu rows", f->max_rows);
+    f->spans = sl_calloc(f->max_spans, sizeof *f->spans);
+    f->row_span = sl_calloc(f->max_rows, sizeof *f->row_span);
+    f->tokens = sl_calloc(f->max_rows, sizeof *f->tokens);
+    f->logits = sl_calloc(f->max_rows, sizeof *f->logits);
+    f->asked_row = sl_calloc(f->max_rows, sizeof *f->asked_row);
+    f->memory = sl_huge_alloc(n * sizeof *f->memory);
+    if (!f->spans || !f->row_span || !f->tokens || !f->logits || !f->asked_row || !f->memory)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for steps of %zu rows (%zu bytes)",
+                       f->max_rows, n * sizeof *f->memory);
+    /* Touched now: a step must not meet memory that is not there. */
+    memset(f->memory, 0, n * sizeof *f->memory);
+    return SL_OK;
+}
+
+enum sl_code sl_forward_open(struct sl_forward **ret, const struct sl_model *m,
+                             struct sl_workers *w, size_t max_rows, size_t max_segments,
+                             struct sl_error *err)
+{
+    assert(max_rows >= 1 && max_segments >= 1);
+    if (max_rows > UINT32_MAX || max_segments > UINT32_MAX)
+        return sl_fail(err, SL_E_INVALID_VALUE, "a step can have at most %u rows and segments",
+                       UINT32_MAX);
+    struct sl_forward *f = sl_calloc(1, sizeof *f);
+    if (!f)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for steps of %zu rows", max_rows);
+    size_t d = m->info.d_model;
+    f->m = m;
+    f->max_rows = max_rows;
+    f->max_spans = max_segments;
+    f->pass = (struct sl_pass){.k = m->kernels, .workers = w, .d_model = d, .ld = sl_row_floats(d)};
+    /* A part's tile of logits has at least one panel of every row. */
+    f->pass.part_floats =
+        max_size(sl_row_floats(m->part_floats), max_size(LOGIT_TILE_FLOATS, max_rows * SL_PANEL));
+    f->pass.spans = NULL;
+    enum sl_code rc = allocate(f, err);
+    if (rc != SL_OK)
+        goto out;
+    f->pass.spans = f->spans;
+    f->pass.row_span = f->row_span;
+    *ret = f;
+    return SL_OK;
+out:
+    sl_forward_close(f);
+    return rc;
+}
+
+void sl_forward_close(struct sl_forward *f)
+{
+    if (!f)
+        return;
+    sl_free(f->memory);
+    sl_free(f->asked_row);
+    sl_free(f->logits);
+    sl_free(f->tokens);
+    sl_free(f->row_span);
+    sl_free(f->spans);
+    sl_free(f);
+}
+
+/* --- a step -------------------------------------------------------------------------------------
+ */
+
+/* Segments -> spans, rows, and the list of rows whose logits are asked for. */
+static void plan(struct sl_forward *f, const struct sl_segment *segments, size_t n)
+{
+    struct sl_pass *p = &f->pass;
+    size_t stride = sl_model_logits_stride(f->m), row = 0;
+    f->n_asked = 0;
+    for (size_t s = 0; s < n; s++) {
+        const struct sl_segment *g = &segments[s];
+        assert(g->n_tokens >= 1 && g->n_tokens <= f->max_rows - row);
+        assert(g->n_logits <= g->n_tokens && (g->logits || g->n_logits == 0));
+        assert((uintptr_t)g->state % SL_ALIGN == 0 && (uintptr_t)g->logits % SL_ALIGN == 0);
+        f->spans[s] = (struct sl_span){g->state, row, g->n_tokens};
+        for (size_t i = 0; i < g->n_tokens; i++) {
+            assert(g->tokens[i] < f->m->info.vocab_size);
+            f->tokens[row + i] = g->tokens[i];
+            f->row_span[row + i] = (uint32_t)s;
+        }
+        for (size_t i = 0; i < g->n_logits; i++) {
+            f->asked_row[f->n_asked] = (uint32_t)(row + g->n_tokens - g->n_logits + i);
+            f->logits[f->n_asked++] = g->logits + i * stride;
+        }
+        row += g->n_tokens;
+    }
+    p->n_rows = row;
+    p->n_spans = n;
+}
+
+/* Where this step's activations lie. */
+static void place(struct sl_forward *f)
+{
+    struct sl_pass *p = &f->pass;
+    p->parts = f->memory;
+    p->x = p->parts + sl_workers_threads(p->workers) * p->part_floats;
+    p->xn = p->x + p->n_rows * p->ld;
+    p->carry = p->xn + p->n_rows * p->ld;
+    p->scratch = p->carry + p->n_rows * f->m->carry_floats;
+}
+
+static void embed_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct sl_forward *f = arg;
+    const struct sl_pass *p = &f->pass;
+    const struct sl_embedding *e = &f->m->ends.embedding;
+    const struct sl_norm *norm = &f->m->ends.norm_in;
+    size_t begin, end, row_bytes = p->d_model * sl_dtype_size(e->type);
+    sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        float *x = p->x + r * p->ld;
+        sl_widen(x, e->rows + f->tokens[r] * row_bytes, e->type, p->d_model);
+        if (norm->w)
+            p->k->layer_norm(x, x, norm->w, norm->b, p->d_model, norm->eps);
+    }
+}
+
+/* The asked rows, normalised, side by side in xn. */
+static void gather_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct sl_forward *f = arg;
+    const struct sl_pass *p = &f->pass;
+    const struct sl_norm *norm = &f->m->ends.norm_out;
+    size_t begin, end;
+    sl_work_range(f->n_asked, 1, part, n_parts, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        p->k->layer_norm(p->xn + i * p->ld, p->x + f->asked_row[i] * p->ld, norm->w, norm->b,
+                         p->d_model, norm->eps);
+}
+
+/* The head's panels in runs whose logits, of all asked rows, fit in the part's scratch; from there
+ * each row's go where its segment wants them. */
+static void head_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct sl_forward *f = arg;
+    const struct sl_pass *p = &f->pass;
+    const struct sl_matrix *w = &f->m->ends.head;
+    float *tile = sl_pass_part(p, part);
+    size_t begin, end, run = p->part_floats / (f->n_asked * SL_PANEL);
+    sl_work_range(sl_panels(w->n_out), 1, part, n_parts, &begin, &end);
+    for (size_t b = begin; b < end; b += run) {
+        size_t e = end - b < run ? end : b + run, ld = (e - b) * SL_PANEL;
+        const char *panels =
+            (const char *)w->panels + b * sl_pack_bytes(w->type, SL_PANEL, w->n_in);
+        p->k->matmul(tile, ld, p->xn, p->ld, f->n_asked, panels, w->type, w->n_in, 0, e - b);
+        for (size_t i = 0; i < f->n_asked; i++)
+            memcpy(f->logits[i] + b * SL_PANEL, tile + i * ld, ld * sizeof *tile);
+    }
+}
+
+void sl_forward_run(struct sl_forward *f, const struct sl_segment *segments, size_t n)
+{
+    const struct sl_model *m = f->m;
+    struct sl_pass *p = &f->pass;
+    assert(n <= f->max_spans);
+    if (n == 0)
+        return;
+    plan(f, segments, n);
+    place(f);
+    sl_workers_run(p->workers, embed_part, f);
+    for (size_t i = 0; i < m->info.n_layers; i++)
+        m->mixer->block->forward(p, sl_model_block_layer(m, i), m->mixer,
+                                 sl_model_mixer_layer(m, i));
+    if (f->n_asked > 0) {
+        sl_workers_run(p->workers, gather_part, f);
+        sl_workers_run(p->workers, head_part, f);
+    }
+    for (size_t s = 0; s < n; s++) {
+        struct sl_state_header *h = segments[s].state;
+        h->tokens_seen += segments[s].n_tokens;
+    }
+}

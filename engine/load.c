@@ -1,0 +1,318 @@
+/* load.c: declaring what a model is made of. See load.h. */
+#include "engine/load.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/load_priv.h"
+
+enum { NAME_BYTES = 96, SHAPE_BYTES = 96 };
+
+/* --- errors -------------------------------------------------------------------------------------
+ */
+
+void sl_load_fail(struct sl_load *l, enum sl_code code, const char *fmt, ...)
+{
+    if (l->code != SL_OK)
+        return;
+    char what[sizeof l->err->message];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    l->code = sl_fail(l->err, code, "%.160s: %s", l->name, n < 0 ? "" : what);
+}
+
+static void shape_text(char ret[SHAPE_BYTES], const size_t *shape, size_t rank)
+{
+    size_t len = 0;
+    ret[len++] = '[';
+    for (size_t i = 0; i < rank && len < SHAPE_BYTES - 32; i++)
+        len += (size_t)snprintf(ret + len, SHAPE_BYTES - len, i ? ", %zu" : "%zu", shape[i]);
+    (void)snprintf(ret + len, SHAPE_BYTES - len, "]");
+}
+
+/* --- looking up ---------------------------------------------------------------------------------
+ */
+
+#define FORMAT_NAME(name, fmt)                                                                     \
+    do {                                                                                           \
+        va_list ap_;                                                                               \
+        va_start(ap_, fmt);                                                                        \
+        int n_ = vsnprintf((name), NAME_BYTES, (fmt), ap_);                                        \
+        va_end(ap_);                                                                               \
+        assert(n_ > 0 && n_ < NAME_BYTES);                                                         \
+    } while (0)
+
+bool sl_load_has(const struct sl_load *l, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(name, fmt);
+    return sl_tensors_find(l->tensors, name) != NULL;
+}
+
+static const struct sl_tensor *need(struct sl_load *l, const char *name)
+{
+    if (l->code != SL_OK)
+        return NULL;
+    const struct sl_tensor *t = sl_tensors_find(l->tensors, name);
+    if (!t)
+        sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s is absent", name);
+    return t;
+}
+
+/* A tensor of this shape and a type that can be used, or NULL. */
+static const struct sl_tensor *need_shape(struct sl_load *l, const char *name, size_t rank,
+                                          const size_t *shape)
+{
+    const struct sl_tensor *t = need(l, name);
+    if (!t)
+        return NULL;
+    size_t i = 0, j = 0;
+    for (;;) {
+        while (i < t->rank && t->shape[i] == 1)
+            i++;
+        while (j < rank && shape[j] == 1)
+            j++;
+        if (i == t->rank || j == rank || t->shape[i] != shape[j])
+            break;
+        i++, j++;
+    }
+    if (i < t->rank || j < rank) {
+        char given[SHAPE_BYTES], wanted[SHAPE_BYTES];
+        shape_text(given, t->shape, t->rank);
+        shape_text(wanted, shape, rank);
+        sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s has the shape %s; the model needs %s", name,
+                     given, wanted);
+        return NULL;
+    }
+    if (t->dtype != SL_DTYPE_F32 && t->dtype != SL_DTYPE_F16 && t->dtype != SL_DTYPE_BF16) {
+        sl_load_fail(l, SL_E_MODEL_INVALID,
+                     "tensor %s has the type %s; weights can be F32, F16 or BF16", name,
+                     sl_dtype_name(t->dtype));
+        return NULL;
+    }
+    return t;
+}
+
+size_t sl_load_axis(struct sl_load *l, size_t from_last, size_t max, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(name, fmt);
+    const struct sl_tensor *t = need(l, name);
+    if (!t)
+        return 1;
+    if (from_last >= t->rank) {
+        sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s has %u axes; the model needs %zu", name,
+                     t->rank, from_last + 1);
+        return 1;
+    }
+    size_t n = t->shape[t->rank - 1 - from_last];
+    if (n >= 1 && n <= max)
+        return n;
+    char given[SHAPE_BYTES];
+    shape_text(given, t->shape, t->rank);
+    sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s has the shape %s; axis %zu may be 1 to %zu",
+                 name, given, t->rank - 1 - from_last, max);
+    return 1;
+}
+
+/* The N of "prefixN." at the start of a name; false when there is none. SIZE_MAX: a huge one. */
+static bool layer_of(const char *name, const char *prefix, size_t *ret)
+{
+    size_t len = strlen(prefix), n = 0;
+    if (strncmp(name, prefix, len) != 0)
+        return false;
+    const char *s = name + len;
+    if (*s < '0' || *s > '9' || (s[0] == '0' && s[1] != '.'))
+        return false;
+    for (; *s >= '0' && *s <= '9'; s++)
+        n = n > SL_LAYERS_MAX ? SIZE_MAX : n * 10 + (size_t)(*s - '0');
+    *ret = n;
+    return *s == '.';
+}
+
+size_t sl_load_count_layers(struct sl_load *l, const char *prefix)
+{
+    bool seen[SL_LAYERS_MAX] = {false};
+    size_t n = 0, i;
+    for (size_t t = 0; t < l->tensors->n; t++) {
+        if (!layer_of(l->tensors->v[t].name, prefix, &i))
+            continue;
+        if (i >= SL_LAYERS_MAX) {
+            sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %.80s: at most %d layers are possible",
+                         l->tensors->v[t].name, SL_LAYERS_MAX);
+            return 1;
+        }
+        seen[i] = true;
+        n = n > i + 1 ? n : i + 1;
+    }
+    for (i = 0; i < n; i++)
+        if (!seen[i])
+            sl_load_fail(l, SL_E_MODEL_INVALID,
+                         "layer %zu (%s%zu.*) is absent, but layer %zu is there", i, prefix, i,
+                         n - 1);
+    if (n == 0)
+        sl_load_fail(l, SL_E_MODEL_INVALID, "there are no layers (%s0.*)", prefix);
+    return n > 0 ? n : 1;
+}
+
+/* --- declaring ----------------------------------------------------------------------------------
+ */
+
+/* `v` grown to hold one more of n, or NULL with the error noted. */
+static void *grown(struct sl_load *l, void *v, size_t n, size_t *max, size_t size)
+{
+    if (n < *max)
+        return v;
+    size_t more = *max ? *max * 2 : 64;
+    void *p = sl_realloc(v, more, size);
+    if (!p) {
+        sl_load_fail(l, SL_E_NO_MEMORY, "no memory for its list of %zu tensors", more);
+        return NULL;
+    }
+    *max = more;
+    return p;
+}
+
+/* Room in the arena, 64-byte aligned. */
+static size_t reserve(struct sl_load *l, size_t bytes)
+{
+    size_t at = l->arena_bytes;
+    if (bytes > SIZE_MAX / 2 - at) {
+        sl_load_fail(l, SL_E_MODEL_INVALID, "its weights do not fit in any memory");
+        return 0;
+    }
+    l->arena_bytes += (bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    return at;
+}
+
+static void add_job(struct sl_load *l, const struct sl_load_job *job, size_t bytes)
+{
+    struct sl_load_job *v = grown(l, l->jobs, l->n_jobs, &l->max_jobs, sizeof *v);
+    if (!v)
+        return;
+    l->jobs = v;
+    v[l->n_jobs] = *job;
+    if (job->copied)
+        v[l->n_jobs].offset = reserve(l, bytes);
+    l->n_jobs++;
+}
+
+static void add_values(struct sl_load *l, const float **ret, const struct sl_tensor *t)
+{
+    const struct sl_load_job job = {.t = t,
+                                    .kind = SL_JOB_F32,
+                                    .type = SL_DTYPE_F32,
+                                    .copied = true,
+                                    .at = (const void **)(void *)ret};
+    /* Whole vectors may be read: there is always room for the last one. */
+    add_job(l, &job, sl_row_floats(t->n_elements) * sizeof(float));
+}
+
+void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(name, fmt);
+    const struct sl_tensor *t = need_shape(l, name, 1, &n);
+    if (t)
+        add_values(l, ret, t);
+}
+
+void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols, const char *fmt,
+                  ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(name, fmt);
+    const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){rows, cols});
+    if (t)
+        add_values(l, ret, t);
+}
+
+void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
+                    enum sl_layout layout, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(name, fmt);
+    size_t shape[2] = {layout == SL_OUT_IN ? n_out : n_in, layout == SL_OUT_IN ? n_in : n_out};
+    const struct sl_tensor *t = need_shape(l, name, 2, shape);
+    /* Sizes are there also after an error, for sums of them. */
+    *ret = (struct sl_matrix){.n_out = n_out, .n_in = n_in};
+    if (!t)
+        return;
+    ret->type = l->weights == SL_DTYPE_NONE ? t->dtype : l->weights;
+    const struct sl_load_job job = {.t = t,
+                                    .kind = SL_JOB_MATRIX,
+                                    .type = ret->type,
+                                    .n_out = n_out,
+                                    .n_in = n_in,
+                                    .layout = layout,
+                                    .copied = true,
+                                    .at = &ret->panels};
+    add_job(l, &job, sl_pack_bytes(ret->type, n_out, n_in));
+}
+
+void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,
+                       size_t d_model, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(name, fmt);
+    const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){vocab_size, d_model});
+    if (!t)
+        return;
+    ret->type = t->dtype;
+    const struct sl_load_job job = {.t = t,
+                                    .kind = SL_JOB_ROWS,
+                                    .type = t->dtype,
+                                    .copied = !t->contiguous,
+                                    .at = (const void **)(void *)&ret->rows};
+    add_job(l, &job, t->n_elements * sl_dtype_size(t->dtype));
+}
+
+size_t sl_load_state(struct sl_load *l, enum sl_dtype dtype, unsigned rank, const size_t *shape,
+                     const char *fmt, ...)
+{
+    if (l->code != SL_OK)
+        return 0;
+    assert(rank >= 1 && rank <= 4 && (dtype == SL_DTYPE_F32 || dtype == SL_DTYPE_I64));
+    struct sl_state_tensor *v = grown(l, l->state, l->n_state, &l->max_state, sizeof *v);
+    if (!v)
+        return 0;
+    l->state = v;
+    struct sl_state_tensor *t = &v[l->n_state++];
+    *t = (struct sl_state_tensor){.dtype = dtype, .rank = rank};
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(t->name, sizeof t->name, fmt, ap);
+    va_end(ap);
+    assert(n > 0 && (size_t)n < sizeof t->name);
+    size_t bytes = sl_dtype_size(dtype);
+    for (unsigned i = 0; i < rank; i++) {
+        t->shape[i] = shape[i];
+        bytes *= shape[i]; /* every axis is below load.h's limits: at most 2^16 · 2^12 · 2^12 · 8 */
+    }
+    t->offset = l->state_bytes;
+    l->state_bytes += (bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    return t->offset;
+}
+
+void sl_load_scratch(struct sl_load *l, size_t row_floats, size_t part_floats)
+{
+    l->scratch_floats = l->scratch_floats > row_floats ? l->scratch_floats : row_floats;
+    l->part_floats = l->part_floats > part_floats ? l->part_floats : part_floats;
+}
+
+void sl_load_carry(struct sl_load *l, size_t row_floats)
+{
+    l->carry_floats = l->carry_floats > row_floats ? l->carry_floats : row_floats;
+}
+
+void sl_load_done(struct sl_load *l)
+{
+    sl_free(l->jobs);
+    l->jobs = NULL;
+    l->n_jobs = l->max_jobs = 0;
+}

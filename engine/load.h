@@ -1,0 +1,128 @@
+/* load.h: how mixers and blocks say which tensors they are made of. Private to libslate.
+ *
+ * Loading has two halves. First everything is *declared*: each call looks a tensor up, checks its
+ * shape and type, and notes where its packed copy will be. Then sl_load_finish() allocates one
+ * piece of memory for all, and packs, checks for values that are not finite, and takes the
+ * fingerprint, with some threads. Nothing is packed before everything is known to fit.
+ *
+ * The first error sticks: after it every call does nothing (and gives zeros), so that a mixer's
+ * load is a plain list. Whoever calls it asks sl_load_ok() at the end.
+ *
+ * Pointers that are filled in (`ret`) must stay where they are until sl_load_finish(); only then do
+ * they hold anything. */
+#ifndef SLATE_ENGINE_LOAD_H
+#define SLATE_ENGINE_LOAD_H
+
+#include "engine/formats/tensors.h"
+#include "engine/forward.h"
+#include "engine/pass.h"
+
+/* Limits on what a file may ask for. */
+enum {
+    SL_LAYERS_MAX = 1024,
+    SL_D_MODEL_MAX = 65536,
+    SL_D_FFN_MAX = 1 << 20,
+    SL_HEADS_MAX = 65536,
+    SL_HEAD_SIZE_MAX = 4096,
+    SL_RANK_MAX = 65536, /* of a low-rank pair */
+    SL_VOCAB_MAX = 1 << 24
+};
+
+/* The sizes of a model. */
+struct sl_config {
+    size_t n_layers, d_model, n_heads, head_size, d_ffn, vocab_size;
+};
+
+/* Rows of the embedding, in the file's own type and memory. */
+struct sl_embedding {
+    const unsigned char *rows;
+    enum sl_dtype type;
+};
+
+struct sl_load_job;
+
+struct sl_load {
+    const struct sl_tensors *tensors;
+    const char *name; /* of the file, for messages */
+    enum sl_dtype weights;
+    struct sl_error *err;
+    enum sl_code code; /* the first error */
+    struct sl_config config;
+
+    struct sl_load_job *jobs;
+    size_t n_jobs, max_jobs;
+    size_t arena_bytes;
+    struct sl_state_tensor *state;
+    size_t n_state, max_state;
+    size_t state_bytes;
+    size_t scratch_floats, carry_floats, part_floats; /* per row, per row, per part */
+};
+
+enum sl_layout {
+    SL_OUT_IN, /* [n_out, n_in], as nn.Linear keeps its weight */
+    SL_IN_OUT  /* [n_in, n_out], for a model that computes x @ w */
+};
+
+static inline bool sl_load_ok(const struct sl_load *l)
+{
+    return l->code == SL_OK;
+}
+
+/* The first error, when there is none yet. */
+void sl_load_fail(struct sl_load *l, enum sl_code code, const char *fmt, ...) SL_PRINTF(3, 4);
+
+/* Names are printf formats from here on. Axes of size 1 do not count in shapes: [1, 1, 64] is as
+ * good as [64]. */
+
+/* Whether the file has the tensor. No error when not. */
+bool sl_load_has(const struct sl_load *l, const char *fmt, ...) SL_PRINTF(2, 3);
+
+/* The size of a tensor's axis, counted from its last (0); 1 … max, an error otherwise, and then 1.
+ */
+size_t sl_load_axis(struct sl_load *l, size_t from_last, size_t max, const char *fmt, ...)
+    SL_PRINTF(4, 5);
+
+/* The number of layers that names `prefix`N.… speak of (prefix is "blocks."); an error where one
+ * between is missing, or there is none. */
+size_t sl_load_count_layers(struct sl_load *l, const char *prefix);
+
+/* F32 values: a vector of n, or a grid of rows × cols, row-major. */
+void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *fmt, ...)
+    SL_PRINTF(4, 5);
+void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols, const char *fmt,
+                  ...) SL_PRINTF(5, 6);
+
+/* A packed matrix, in the type that was asked for or the tensor's own. */
+void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
+                    enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);
+
+void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,
+                       size_t d_model, const char *fmt, ...) SL_PRINTF(5, 6);
+
+/* Declares a tensor of the state and returns its offset. In order of the layers. */
+size_t sl_load_state(struct sl_load *l, enum sl_dtype dtype, unsigned rank, const size_t *shape,
+                     const char *fmt, ...) SL_PRINTF(5, 6);
+
+/* What a sublayer's forward will want: floats per row of scratch and per part. The largest wish of
+ * all sublayers is kept. */
+void sl_load_scratch(struct sl_load *l, size_t row_floats, size_t part_floats);
+/* Floats per row that layers hand on within a step; likewise. */
+void sl_load_carry(struct sl_load *l, size_t row_floats);
+
+/* What the second half gives. */
+struct sl_loaded {
+    void *arena; /* sl_free() */
+    size_t arena_bytes;
+    uint64_t n_params;
+    enum sl_dtype weights; /* the type that most elements of matrices have */
+    unsigned char fingerprint[16];
+};
+
+/* `arch` goes into the fingerprint. Fills every `ret` above in. */
+SL_NODISCARD enum sl_code sl_load_finish(struct sl_load *l, const char *arch,
+                                         struct sl_loaded *ret);
+
+/* Frees what declaring took, but not l->state, which the caller takes over. */
+void sl_load_done(struct sl_load *l);
+
+#endif

@@ -1,0 +1,243 @@
+/* load_finish.c: the second half of loading: one allocation, then every tensor is hashed, checked,
+ * packed, and its pages of the file are let go. See load.h.
+ *
+ * Threads take tensors from a common counter, in order of their names; each touches only its own
+ * tensors' memory. Which thread took which does not show: the fingerprint is taken over the
+ * tensors' digests in order of their names, and the error that is reported is the first one in that
+ * order.
+ *
+ * Fingerprint: XXH3-128 over the architecture's name, then per tensor that the model uses, sorted
+ * by name: name, element type, shape, XXH3-128 of the elements (row-major, as the file has them).
+ * The container and the type that weights are kept in do not enter. */
+#include <assert.h>
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Inline: the state's size is known then, and it can lie on the stack. */
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "engine/base/mem.h"
+#include "engine/load_priv.h"
+#include "engine/workers.h"
+
+enum { THREADS_MAX = 8, BLOCK = 4096 };
+
+struct crew {
+    struct sl_load *l;
+    unsigned char *arena;
+    atomic_size_t next;
+};
+
+/* The smallest magnitude that a type cannot hold: what rounds to infinity. */
+static float limit_of(enum sl_dtype type)
+{
+    switch (type) {
+    case SL_DTYPE_F16:
+        return 65520.0f;
+    case SL_DTYPE_BF16:
+        return 0x1.ffp127f;
+    default:
+        return INFINITY;
+    }
+}
+
+/* Index of the first of n dense values that the copy's type cannot hold (or that is not finite), or
+ * SIZE_MAX. */
+static size_t find_bad(const unsigned char *data, enum sl_dtype type, size_t n, float limit)
+{
+    float block[BLOCK];
+    size_t size = sl_dtype_size(type);
+    for (size_t i = 0; i < n; i += BLOCK) {
+        size_t m = n - i < BLOCK ? n - i : BLOCK;
+        sl_widen(block, data + i * size, type, m);
+        bool good = true;
+        for (size_t j = 0; j < m; j++)
+            good &= fabsf(block[j]) < limit;
+        for (size_t j = 0; !good && j < m; j++)
+            if (!(fabsf(block[j]) < limit))
+                return i + j;
+    }
+    return SIZE_MAX;
+}
+
+static void write_copy(const struct sl_load_job *j, unsigned char *dst, const unsigned char *src)
+{
+    const struct sl_tensor *t = j->t;
+    size_t n = t->n_elements;
+    if (j->kind == SL_JOB_MATRIX) {
+        size_t out = j->layout == SL_OUT_IN ? j->n_in : 1;
+        size_t in = j->layout == SL_OUT_IN ? 1 : j->n_out;
+        sl_pack_matrix(dst, j->type, src, t->dtype, j->n_out, j->n_in, out, in, 0,
+                       sl_panels(j->n_out));
+    } else if (j->kind == SL_JOB_F32) {
+        float *y = (float *)(void *)dst;
+        sl_widen(y, src, t->dtype, n);
+        memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
+    } else {
+        memcpy(dst, src, n * sl_dtype_size(t->dtype));
+    }
+}
+
+static void do_job(struct crew *c, struct sl_load_job *j)
+{
+    const struct sl_tensor *t = j->t;
+    size_t bytes = t->n_elements * sl_dtype_size(t->dtype);
+    unsigned char *dense = NULL;
+    const unsigned char *src = t->data;
+    if (!t->contiguous) {
+        dense = sl_malloc(bytes);
+        if (!dense) {
+            j->code = SL_E_NO_MEMORY;
+            return;
+        }
+        sl_tensor_copy(t, dense);
+        src = dense;
+    }
+    XXH128_canonical_t digest;
+    XXH128_canonicalFromHash(&digest, XXH3_128bits(src, bytes));
+    memcpy(j->digest, digest.digest, sizeof j->digest);
+    j->bad = find_bad(src, t->dtype, t->n_elements, limit_of(j->type));
+    if (j->bad != SIZE_MAX)
+        j->code = SL_E_MODEL_INVALID;
+    else if (j->copied)
+        write_copy(j, c->arena + j->offset, src);
+    sl_free(dense);
+    /* The embedding's pages too: they come back one by one, for the rows that are used. */
+    sl_tensor_forget(c->l->tensors, t);
+}
+
+static void crew_part(void *arg, size_t part, size_t n_parts)
+{
+    (void)part, (void)n_parts;
+    struct crew *c = arg;
+    size_t i;
+    while ((i = atomic_fetch_add(&c->next, 1)) < c->l->n_jobs)
+        do_job(c, &c->l->jobs[i]);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct sl_load_job *x = a, *y = b;
+    return strcmp(x->t->name, y->t->name);
+}
+
+static enum sl_code run_jobs(struct sl_load *l, unsigned char *arena)
+{
+    cpu_set_t set;
+    size_t n = sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
+    struct sl_workers *w = NULL;
+    enum sl_code rc = sl_workers_open(&w, n < THREADS_MAX ? n : THREADS_MAX, l->err);
+    if (rc != SL_OK)
+        return rc;
+    struct crew crew = {.l = l, .arena = arena};
+    atomic_init(&crew.next, 0);
+    sl_workers_run(w, crew_part, &crew);
+    sl_workers_close(w);
+    return SL_OK;
+}
+
+/* The first job's error, in words. */
+static void report(struct sl_load *l)
+{
+    for (size_t i = 0; i < l->n_jobs && l->code == SL_OK; i++) {
+        const struct sl_load_job *j = &l->jobs[i];
+        if (j->code == SL_E_NO_MEMORY)
+            sl_load_fail(l, SL_E_NO_MEMORY, "no memory to read tensor %s", j->t->name);
+        if (j->code != SL_E_MODEL_INVALID)
+            continue;
+        float v;
+        ptrdiff_t at = 0;
+        size_t rest = j->bad;
+        for (unsigned a = j->t->rank; a-- > 0; rest /= j->t->shape[a])
+            at += (ptrdiff_t)(rest % j->t->shape[a]) * j->t->stride[a];
+        sl_widen(&v, j->t->data + at * (ptrdiff_t)sl_dtype_size(j->t->dtype), j->t->dtype, 1);
+        if (isfinite(v))
+            sl_load_fail(l, SL_E_MODEL_INVALID,
+                         "tensor %s holds %g (element %zu), too large for %s", j->t->name,
+                         (double)v, j->bad, sl_dtype_name(j->type));
+        else
+            sl_load_fail(l, SL_E_MODEL_INVALID,
+                         "tensor %s holds %s (element %zu); every weight must be finite",
+                         j->t->name,
+                         isnan(v) ? "NaN"
+                         : v > 0  ? "inf"
+                                  : "-inf",
+                         j->bad);
+    }
+}
+
+static void update_u64(XXH3_state_t *x, uint64_t v)
+{
+    unsigned char b[8];
+    for (size_t i = 0; i < sizeof b; i++)
+        b[i] = (unsigned char)(v >> (8 * i));
+    XXH3_128bits_update(x, b, sizeof b);
+}
+
+static void fingerprint(const struct sl_load *l, const char *arch, unsigned char ret[16])
+{
+    XXH3_state_t x;
+    XXH3_128bits_reset(&x);
+    XXH3_128bits_update(&x, arch, strlen(arch) + 1);
+    for (size_t i = 0; i < l->n_jobs; i++) {
+        const struct sl_tensor *t = l->jobs[i].t;
+        const char *type = sl_dtype_name(t->dtype);
+        XXH3_128bits_update(&x, t->name, strlen(t->name) + 1);
+        XXH3_128bits_update(&x, type, strlen(type) + 1);
+        update_u64(&x, t->rank);
+        for (unsigned a = 0; a < t->rank; a++)
+            update_u64(&x, t->shape[a]);
+        XXH3_128bits_update(&x, l->jobs[i].digest, sizeof l->jobs[i].digest);
+    }
+    XXH128_canonical_t c;
+    XXH128_canonicalFromHash(&c, XXH3_128bits_digest(&x));
+    memcpy(ret, c.digest, sizeof c.digest);
+}
+
+static void summarise(const struct sl_load *l, struct sl_loaded *ret)
+{
+    uint64_t n_of[SL_DTYPE_COUNT] = {0};
+    for (size_t i = 0; i < l->n_jobs; i++) {
+        ret->n_params += l->jobs[i].t->n_elements;
+        if (l->jobs[i].kind == SL_JOB_MATRIX)
+            n_of[l->jobs[i].type] += l->jobs[i].t->n_elements;
+    }
+    for (int t = 0; t < SL_DTYPE_COUNT; t++)
+        if (n_of[t] > n_of[ret->weights])
+            ret->weights = (enum sl_dtype)t;
+}
+
+enum sl_code sl_load_finish(struct sl_load *l, const char *arch, struct sl_loaded *ret)
+{
+    if (l->code != SL_OK)
+        return l->code;
+    struct sl_loaded got = {.arena_bytes = l->arena_bytes};
+    enum sl_code rc;
+    got.arena = sl_huge_alloc(l->arena_bytes);
+    if (!got.arena)
+        return sl_fail(l->err, SL_E_NO_MEMORY, "%.160s: no memory for %zu bytes of weights",
+                       l->name, l->arena_bytes);
+    qsort(l->jobs, l->n_jobs, sizeof *l->jobs, by_name);
+    rc = run_jobs(l, got.arena);
+    if (rc != SL_OK)
+        goto out;
+    report(l);
+    rc = l->code;
+    if (rc != SL_OK)
+        goto out;
+    fingerprint(l, arch, got.fingerprint);
+    for (size_t i = 0; i < l->n_jobs; i++) {
+        const struct sl_load_job *j = &l->jobs[i];
+        *j->at = j->copied ? (unsigned char *)got.arena + j->offset : j->t->data;
+    }
+    summarise(l, &got);
+    *ret = got;
+    return SL_OK;
+out:
+    sl_free(got.arena);
+    return rc;
+}

@@ -1,0 +1,44 @@
+/* mixer.h: a memory rule, and the table of those that Slate knows. Private to libslate.
+ *
+ * A mixer is one choice of f and g in  S_t = f(S_{t-1}) + g(k_t, v_t),  o_t = read(S_t, q_t)
+ * together with the projections that give k, v, q. It is one file in this folder and one row in
+ * table.c. What stands around it (embedding, norms, feed-forward, head) is its block: block.h.
+ *
+ * Loading (once, may fail): config() reads sizes from names and shapes; load() declares the weights
+ * and state tensors of one layer through load.h. Running (every step, cannot fail): forward() adds
+ * the layer's output to the residual stream, for all rows of a ragged batch, in stages (pass.h):
+ * projections as products over all rows, then the recurrence per (span, head), where the state
+ * lies, in place. */
+#ifndef SLATE_MIXERS_MIXER_H
+#define SLATE_MIXERS_MIXER_H
+
+#include "engine/load.h"
+#include "engine/pass.h"
+
+struct sl_block;
+
+struct sl_mixer {
+    const char *arch;  /* what sl_tensors_describe() calls it: "rwkv7" */
+    const char *title; /* for people: "RWKV-7" */
+    const struct sl_block *block;
+    size_t layer_bytes; /* of the mixer's own struct, one per layer */
+
+    /* Fills l->config in; an error where it is beyond load.h's limits or contradicts itself. */
+    void (*config)(struct sl_load *l);
+    /* `layer` points at layer_bytes zeroed bytes. */
+    void (*load)(struct sl_load *l, size_t i, void *layer);
+    /* Writes what is not zero in the layer's initial state; NULL: all of it is. */
+    void (*init)(const void *layer, unsigned char *state);
+    /* p->x += mixer(norm(p->x)). */
+    void (*forward)(const struct sl_pass *p, const struct sl_norm *norm, const void *layer);
+};
+
+/* NULL when there is none. */
+const struct sl_mixer *sl_mixer_find(const char *arch);
+
+/* All of them; ends with NULL. */
+extern const struct sl_mixer *const sl_mixers[];
+
+extern const struct sl_mixer sl_mixer_rwkv7;
+
+#endif

@@ -1,0 +1,321 @@
+/* rwkv7.c: RWKV-7 "Goose" (Peng et al. 2025, arXiv:2503.14456), as BlinkDL's files hold it.
+ *
+ * Per head, with keys and values of N channels and S [key][value] (the paper's S transposed):
+ *
+ *   S_t = diag(w) S_{t-1} + (κ ⊙ a)(-κᵀ S_{t-1}) + k̃ vᵀ          o_t = S_tᵀ r
+ *
+ *   w = exp(-e^(-1/2) σ(w0 + tanh(x_w W1) W2))      a = σ(a0 + (x_a A1) A2)
+ *   κ = k ⊙ k_k, made one long per head              k̃ = k ⊙ (1 + (a - 1) ⊙ k_a)
+ *   v ← v + (v_first - v) ⊙ σ(v0 + (x_v V1) V2)      in every layer but the first, whose v is
+ * v_first g = σ(x_g G1) G2                                 x_• = x + (x_prev - x) ⊙ mix_•
+ *
+ * and the output is W_o (g ⊙ (GroupNorm(o) + (Σ r ⊙ k̃ ⊙ r_k) v)). x is the normalised row, and
+ * x_prev the one before it, which the state keeps across steps. What decays is the key axis; the
+ * erasing term reads the state before its decay.
+ *
+ * Five stages: mix, project, the low-rank pairs' second halves, the recurrence, the output. */
+#include <assert.h>
+#include <math.h>
+
+#include "engine/block.h"
+#include "engine/mixers/mixer.h"
+
+enum { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIX };
+
+#define EPS_LN_X 64e-5f
+#define DECAY_SCALE -0.6065306597126334f /* -exp(-1/2) */
+#define KAPPA_MIN 1e-12f
+
+struct layer {
+    bool first;           /* has no residual of values */
+    size_t d, n_heads, n; /* d = n_heads · n */
+    const float *mix[N_MIX];
+    struct sl_matrix r, k, v, o;
+    struct sl_matrix w1, w2, a1, a2, v1, v2, g1, g2;
+    const float *w0, *a0, *v0;
+    const float *k_k, *k_a, *r_k;
+    struct sl_norm ln_x;
+    size_t shift, state; /* offsets in a slot */
+};
+
+/* --- loading ------------------------------------------------------------------------------------
+ */
+
+static void config(struct sl_load *l)
+{
+    struct sl_config *c = &l->config;
+    c->n_layers = sl_load_count_layers(l, "blocks.");
+    c->d_model = sl_load_axis(l, 0, SL_D_MODEL_MAX, "emb.weight");
+    c->vocab_size = sl_load_axis(l, 1, SL_VOCAB_MAX, "emb.weight");
+    c->n_heads = sl_load_axis(l, 1, SL_HEADS_MAX, "blocks.0.att.r_k");
+    c->head_size = sl_load_axis(l, 0, SL_HEAD_SIZE_MAX, "blocks.0.att.r_k");
+    c->d_ffn = sl_load_axis(l, 1, SL_D_FFN_MAX, "blocks.0.ffn.key.weight");
+    if (sl_load_ok(l) && c->n_heads * c->head_size != c->d_model)
+        sl_load_fail(l, SL_E_MODEL_INVALID,
+                     "blocks.0.att.r_k is %zu heads of %zu channels, which does not make the %zu "
+                     "channels of emb.weight",
+                     c->n_heads, c->head_size, c->d_model);
+}
+
+/* A pair x @ w1 @ w2 with its rank in between, which is the file's to choose. Returns the floats of
+ * a row between the two. */
+static size_t load_low_rank(struct sl_load *l, struct sl_matrix *one, struct sl_matrix *two,
+                            size_t i, char letter)
+{
+    size_t d = l->config.d_model;
+    size_t rank = sl_load_axis(l, 0, SL_RANK_MAX, "blocks.%zu.att.%c1", i, letter);
+    sl_load_matrix(l, one, rank, d, SL_IN_OUT, "blocks.%zu.att.%c1", i, letter);
+    sl_load_matrix(l, two, d, rank, SL_IN_OUT, "blocks.%zu.att.%c2", i, letter);
+    return sl_row_floats(rank);
+}
+
+static void load(struct sl_load *l, size_t i, void *layer)
+{
+    struct layer *m = layer;
+    const struct sl_config *c = &l->config;
+    size_t d = c->d_model, ld = sl_row_floats(d);
+    m->first = i == 0;
+    m->d = d, m->n_heads = c->n_heads, m->n = c->head_size;
+    m->shift = sl_load_state(l, SL_DTYPE_F32, 1, (size_t[]){d}, "layers.%zu.mixer.shift", i);
+    m->state = sl_load_state(l, SL_DTYPE_F32, 3, (size_t[]){m->n_heads, m->n, m->n},
+                             "layers.%zu.mixer.state", i);
+
+    for (size_t j = 0; j < N_MIX; j++)
+        sl_load_vector(l, &m->mix[j], d, "blocks.%zu.att.x_%c", i, "rwkvag"[j]);
+    sl_load_matrix(l, &m->r, d, d, SL_OUT_IN, "blocks.%zu.att.receptance.weight", i);
+    sl_load_matrix(l, &m->k, d, d, SL_OUT_IN, "blocks.%zu.att.key.weight", i);
+    sl_load_matrix(l, &m->v, d, d, SL_OUT_IN, "blocks.%zu.att.value.weight", i);
+    size_t ranks = load_low_rank(l, &m->w1, &m->w2, i, 'w');
+    ranks += load_low_rank(l, &m->a1, &m->a2, i, 'a');
+    if (!m->first) /* some files have it in the first layer too, unused */
+        ranks += load_low_rank(l, &m->v1, &m->v2, i, 'v');
+    ranks += load_low_rank(l, &m->g1, &m->g2, i, 'g');
+    sl_load_matrix(l, &m->o, d, d, SL_OUT_IN, "blocks.%zu.att.output.weight", i);
+
+    sl_load_vector(l, &m->w0, d, "blocks.%zu.att.w0", i);
+    sl_load_vector(l, &m->a0, d, "blocks.%zu.att.a0", i);
+    if (!m->first)
+        sl_load_vector(l, &m->v0, d, "blocks.%zu.att.v0", i);
+    sl_load_vector(l, &m->k_k, d, "blocks.%zu.att.k_k", i);
+    sl_load_vector(l, &m->k_a, d, "blocks.%zu.att.k_a", i);
+    sl_load_grid(l, &m->r_k, m->n_heads, m->n, "blocks.%zu.att.r_k", i);
+    sl_load_vector(l, &m->ln_x.w, d, "blocks.%zu.att.ln_x.weight", i);
+    sl_load_vector(l, &m->ln_x.b, d, "blocks.%zu.att.ln_x.bias", i);
+    m->ln_x.eps = EPS_LN_X;
+
+    sl_load_scratch(l, (N_MIX + 4) * ld + ranks,
+                    ld > 4 * sl_row_floats(m->n) ? ld : 4 * sl_row_floats(m->n));
+    sl_load_carry(l, ld);
+}
+
+/* --- running ------------------------------------------------------------------------------------
+ */
+
+/* The activations of a layer, each [n_rows][ld] or [n_rows][a rank]. The six mixed inputs are dead
+ * once the projections are made, and their memory then holds what the second halves give. */
+struct job {
+    const struct sl_pass *p;
+    const struct sl_norm *norm;
+    const struct layer *m;
+    float *mixed[N_MIX];
+    float *r, *k, *v, *out;
+    float *w_mid, *a_mid, *v_mid, *g_mid;
+    float *w, *a, *v_gate, *g, *kappa, *k_tilde;
+};
+
+static void plan(struct job *j)
+{
+    const struct sl_pass *p = j->p;
+    const struct layer *m = j->m;
+    size_t used = 0;
+    for (size_t i = 0; i < N_MIX; i++)
+        j->mixed[i] = sl_pass_take(p, &used, p->ld);
+    j->r = sl_pass_take(p, &used, p->ld);
+    j->k = sl_pass_take(p, &used, p->ld);
+    /* The first layer's values are what all others mix in, so they outlive it. */
+    j->v = m->first ? p->carry : sl_pass_take(p, &used, p->ld);
+    j->out = sl_pass_take(p, &used, p->ld);
+    j->w_mid = sl_pass_take(p, &used, sl_row_floats(m->w1.n_out));
+    j->a_mid = sl_pass_take(p, &used, sl_row_floats(m->a1.n_out));
+    j->v_mid = m->first ? NULL : sl_pass_take(p, &used, sl_row_floats(m->v1.n_out));
+    j->g_mid = sl_pass_take(p, &used, sl_row_floats(m->g1.n_out));
+    j->w = j->mixed[0];
+    j->a = j->mixed[1];
+    j->v_gate = j->mixed[2];
+    j->g = j->mixed[3];
+    j->kappa = j->mixed[4];
+    j->k_tilde = j->mixed[5];
+}
+
+static void mix_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct job *j = arg;
+    const struct sl_pass *p = j->p;
+    size_t begin, end;
+    sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        const float *prev =
+            sl_pass_norm_row(p, j->norm, r, r == begin, j->m->shift, sl_pass_part(p, part));
+        for (size_t i = 0; i < N_MIX; i++)
+            p->k->lerp(j->mixed[i] + r * p->ld, p->xn + r * p->ld, prev, j->m->mix[i], p->d_model);
+    }
+}
+
+static void tanh_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    size_t ld = sl_row_floats(j->m->w1.n_out);
+    for (size_t r = t->row; r < t->row_end; r++) {
+        float *y = j->w_mid + r * ld + t->col;
+        j->p->k->vtanh(y, y, t->col_end - t->col);
+    }
+}
+
+static void sigmoid_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    size_t ld = sl_row_floats(j->m->g1.n_out);
+    for (size_t r = t->row; r < t->row_end; r++) {
+        float *y = j->g_mid + r * ld + t->col;
+        j->p->k->vsigmoid(y, y, t->col_end - t->col);
+    }
+}
+
+static void project_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct job *j = arg;
+    const struct layer *m = j->m;
+    size_t ld = j->p->ld;
+    struct sl_product v[] = {
+        {&m->r, j->mixed[MIX_R], ld, j->r, ld, NULL},
+        {&m->k, j->mixed[MIX_K], ld, j->k, ld, NULL},
+        {&m->v, j->mixed[MIX_V], ld, j->v, ld, NULL},
+        {&m->w1, j->mixed[MIX_W], ld, j->w_mid, sl_row_floats(m->w1.n_out), tanh_tile},
+        {&m->a1, j->mixed[MIX_A], ld, j->a_mid, sl_row_floats(m->a1.n_out), NULL},
+        {&m->g1, j->mixed[MIX_G], ld, j->g_mid, sl_row_floats(m->g1.n_out), sigmoid_tile},
+        {&m->v1, j->mixed[MIX_V], ld, j->v_mid, sl_row_floats(m->v1.n_out), NULL},
+    };
+    size_t n = sizeof v / sizeof *v - (m->first ? 1 : 0);
+    sl_pass_products(j->p, v, n, j, part, n_parts);
+}
+
+static void decay_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    const struct sl_kernels *k = j->p->k;
+    size_t n = t->col_end - t->col;
+    for (size_t r = t->row; r < t->row_end; r++) {
+        float *w = j->w + r * j->p->ld + t->col;
+        k->vadd(w, w, j->m->w0 + t->col, n);
+        k->vsigmoid(w, w, n);
+        k->vscale(w, w, DECAY_SCALE, n);
+        k->vexp(w, w, n);
+    }
+}
+
+/* a, and what follows from it on the same channels: κ before its normalisation, k̃, and -a, which is
+ * all that is left to be used of a. */
+static void rate_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    const struct sl_kernels *k = j->p->k;
+    const struct layer *m = j->m;
+    size_t n = t->col_end - t->col, c = t->col;
+    for (size_t r = t->row; r < t->row_end; r++) {
+        size_t at = r * j->p->ld + c;
+        float *a = j->a + at, *key = j->k + at, *ka = j->out + at;
+        k->vadd(a, a, m->a0 + c, n);
+        k->vsigmoid(a, a, n);
+        k->vmul(j->kappa + at, key, m->k_k + c, n);
+        k->vmul(ka, key, a, n);
+        k->lerp(j->k_tilde + at, key, ka, m->k_a + c, n);
+        k->vscale(a, a, -1.0f, n);
+    }
+}
+
+static void value_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    const struct sl_kernels *k = j->p->k;
+    size_t n = t->col_end - t->col, c = t->col;
+    for (size_t r = t->row; r < t->row_end; r++) {
+        size_t at = r * j->p->ld + c;
+        float *gate = j->v_gate + at, *v = j->v + at;
+        k->vadd(gate, gate, j->m->v0 + c, n);
+        k->vsigmoid(gate, gate, n);
+        k->lerp(v, v, j->p->carry + at, gate, n);
+    }
+}
+
+static void second_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct job *j = arg;
+    const struct layer *m = j->m;
+    size_t ld = j->p->ld;
+    struct sl_product v[] = {
+        {&m->w2, j->w_mid, sl_row_floats(m->w1.n_out), j->w, ld, decay_tile},
+        {&m->a2, j->a_mid, sl_row_floats(m->a1.n_out), j->a, ld, rate_tile},
+        {&m->g2, j->g_mid, sl_row_floats(m->g1.n_out), j->g, ld, NULL},
+        {&m->v2, j->v_mid, sl_row_floats(m->v1.n_out), j->v_gate, ld, value_tile},
+    };
+    size_t n = sizeof v / sizeof *v - (m->first ? 1 : 0);
+    sl_pass_products(j->p, v, n, j, part, n_parts);
+}
+
+/* All tokens of one span in one head, in order. */
+static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
+{
+    const struct job *j = arg;
+    const struct sl_pass *p = j->p;
+    const struct sl_kernels *k = p->k;
+    const struct layer *m = j->m;
+    size_t n = m->n, c = head * n, room = sl_row_floats(n);
+    float *s = (float *)(void *)(span->state + m->state) + c * n;
+    float *kappa = tmp, *b = tmp + room, *read = tmp + 2 * room, *bonus = tmp + 3 * room;
+
+    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
+        size_t at = t * p->ld + c;
+        const float *r = j->r + at, *key = j->k_tilde + at, *v = j->v + at;
+        float *out = j->out + at;
+        float norm = sqrtf(k->dot16(j->kappa + at, j->kappa + at, n));
+        /* Not fmaxf: a NaN stays one. */
+        k->vscale(kappa, j->kappa + at, 1.0f / (norm < KAPPA_MIN ? KAPPA_MIN : norm), n);
+        k->vmul(b, kappa, j->a + at, n); /* -(κ ⊙ a): the sign of the read is here */
+        k->state_read(read, s, kappa, n, n);
+        k->state_step(out, s, j->w + at, b, read, key, v, r, n, n);
+
+        k->layer_norm(out, out, m->ln_x.w + c, m->ln_x.b + c, n, m->ln_x.eps);
+        k->vmul(bonus, r, m->r_k + c, n);
+        k->vscale(bonus, v, k->dot16(bonus, key, n), n);
+        k->vadd(out, out, bonus, n);
+        k->vmul(out, out, j->g + at, n);
+    }
+    sl_pass_keep_shift(p, span, m->shift, c, c + n);
+}
+
+static void recur_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct job *j = arg;
+    sl_pass_heads(j->p, j->m->n_heads, recur, j, part, n_parts);
+}
+
+static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)
+{
+    struct job j = {.p = p, .norm = norm, .m = layer};
+    plan(&j);
+    sl_workers_run(p->workers, mix_part, &j);
+    sl_workers_run(p->workers, project_part, &j);
+    sl_workers_run(p->workers, second_part, &j);
+    sl_workers_run(p->workers, recur_part, &j);
+    sl_pass_add_product(p, &j.m->o, j.out, p->ld, j.w);
+}
+
+const struct sl_mixer sl_mixer_rwkv7 = {
+    .arch = "rwkv7",
+    .title = "RWKV-7",
+    .block = &sl_block_rwkv,
+    .layer_bytes = sizeof(struct layer),
+    .config = config,
+    .load = load,
+    .forward = forward,
+};

@@ -1,0 +1,17 @@
+/* table.c: every memory rule that Slate knows, a row each. */
+#include "engine/mixers/mixer.h"
+
+#include <string.h>
+
+const struct sl_mixer *const sl_mixers[] = {
+    &sl_mixer_rwkv7,
+    NULL,
+};
+
+const struct sl_mixer *sl_mixer_find(const char *arch)
+{
+    for (size_t i = 0; arch && sl_mixers[i]; i++)
+        if (strcmp(sl_mixers[i]->arch, arch) == 0)
+            return sl_mixers[i];
+    return NULL;
+}

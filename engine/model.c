@@ -1,0 +1,220 @@
+/* model.c: opening a model: file -> tensors -> a mixer's and a block's layers -> packed weights.
+ *
+ * Everything is checked before the large allocation, and allocated before the first step: a model
+ * that was opened can run. It does not change afterwards, so any number of threads may use it. */
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/model_priv.h"
+#include "engine/models/embedded.h"
+
+/* "dir/rwkv7-0.1b.pth" -> "rwkv7-0.1b" */
+static char *short_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    const char *s = slash ? slash + 1 : path;
+    const char *dot = strrchr(s, '.');
+    return sl_strndup(s, dot && dot > s ? (size_t)(dot - s) : strlen(s));
+}
+
+static enum sl_code find_mixer(struct sl_model *m, const char *file, struct sl_error *err)
+{
+    const char *arch = NULL;
+    const char *what = sl_tensors_describe(m->tensors, &arch);
+    m->mixer = sl_mixer_find(arch);
+    if (m->mixer)
+        return SL_OK;
+    char known[128] = "";
+    size_t len = 0;
+    for (size_t i = 0; sl_mixers[i] && len < sizeof known; i++)
+        len += (size_t)snprintf(known + len, sizeof known - len, i ? ", %s" : "%s",
+                                sl_mixers[i]->title);
+    return sl_fail(err, SL_E_MODEL_UNSUPPORTED, "%.160s holds %s; what can be run is: %s", file,
+                   what, known);
+}
+
+static enum sl_code load_layers(struct sl_model *m, struct sl_load *l)
+{
+    const struct sl_mixer *mixer = m->mixer;
+    const struct sl_block *block = mixer->block;
+    l->state_bytes = sizeof(struct sl_state_header);
+    mixer->config(l);
+    if (!sl_load_ok(l))
+        return l->code;
+    m->mixer_layers = sl_calloc(l->config.n_layers, mixer->layer_bytes);
+    m->block_layers = sl_calloc(l->config.n_layers, block->layer_bytes);
+    if (!m->mixer_layers || !m->block_layers)
+        return sl_fail(l->err, SL_E_NO_MEMORY, "%.160s: no memory for %zu layers", l->name,
+                       l->config.n_layers);
+    block->load_ends(l, &m->ends);
+    for (size_t i = 0; i < l->config.n_layers && sl_load_ok(l); i++) {
+        mixer->load(l, i, sl_model_mixer_layer(m, i));
+        block->load(l, i, sl_model_block_layer(m, i));
+    }
+    return l->code;
+}
+
+static void describe(struct sl_model *m, const struct sl_load *l, const struct sl_loaded *got)
+{
+    const struct sl_config *c = &l->config;
+    m->info = (struct sl_model_info){
+        .arch = m->mixer->arch,
+        .name = m->name,
+        .kernels = m->kernels->name,
+        .n_layers = c->n_layers,
+        .d_model = c->d_model,
+        .n_heads = c->n_heads,
+        .head_size = c->head_size,
+        .d_ffn = c->d_ffn,
+        .vocab_size = c->vocab_size,
+        .weights = got->weights,
+        .n_params = got->n_params,
+        .n_unused = m->tensors->n - l->n_jobs,
+        .state_bytes = l->state_bytes,
+        .weight_bytes = got->arena_bytes,
+    };
+    memcpy(m->info.fingerprint, got->fingerprint, sizeof m->info.fingerprint);
+}
+
+static enum sl_code load(struct sl_model *m, const char *file, enum sl_dtype weights,
+                         struct sl_error *err)
+{
+    struct sl_load l = {.tensors = m->tensors, .name = file, .weights = weights, .err = err};
+    struct sl_loaded got;
+    enum sl_code rc = load_layers(m, &l);
+    if (rc != SL_OK)
+        goto out;
+    rc = sl_load_finish(&l, m->mixer->arch, &got);
+    if (rc != SL_OK)
+        goto out;
+    m->arena = got.arena;
+    m->scratch_floats = l.scratch_floats;
+    m->carry_floats = l.carry_floats;
+    m->part_floats = l.part_floats;
+    describe(m, &l, &got);
+out:
+    m->state = l.state;
+    m->n_state = l.n_state;
+    sl_load_done(&l);
+    return rc;
+}
+
+static enum sl_code check_options(const struct sl_model_options *opt, const struct sl_kernels **ret,
+                                  struct sl_error *err)
+{
+    enum sl_dtype t = opt->weights;
+    if (t != SL_DTYPE_NONE && t != SL_DTYPE_F32 && t != SL_DTYPE_F16 && t != SL_DTYPE_BF16)
+        return sl_fail(err, SL_E_INVALID_VALUE,
+                       "weights can be kept as F32, BF16 or F16, not as %s", sl_dtype_name(t));
+    *ret = sl_kernels_find(opt->kernels);
+    if (!*ret)
+        return sl_fail(err, SL_E_INVALID_VALUE, "this machine cannot run kernels \"%s\"",
+                       opt->kernels ? opt->kernels : "of any kind");
+    return SL_OK;
+}
+
+/* Takes ownership of `tensors`, also when it fails. */
+static enum sl_code open_tensors(struct sl_model **ret, struct sl_tensors *tensors,
+                                 const char *file, char *name, const struct sl_kernels *kernels,
+                                 enum sl_dtype weights, struct sl_error *err)
+{
+    enum sl_code rc;
+    struct sl_model *m = sl_calloc(1, sizeof *m);
+    if (!m || !name) {
+        rc = sl_fail(err, SL_E_NO_MEMORY, "no memory for a model");
+        sl_tensors_close(tensors);
+        sl_free(name);
+        sl_free(m);
+        return rc;
+    }
+    m->tensors = tensors;
+    m->name = name;
+    m->kernels = kernels;
+    rc = find_mixer(m, file, err);
+    if (rc != SL_OK)
+        goto out;
+    rc = load(m, file, weights, err);
+    if (rc != SL_OK)
+        goto out;
+    *ret = m;
+    return SL_OK;
+out:
+    sl_model_close(m);
+    return rc;
+}
+
+enum sl_code sl_model_open_memory(struct sl_model **ret, const void *data, size_t n_bytes,
+                                  const char *name, const struct sl_model_options *opt,
+                                  struct sl_error *err)
+{
+    const struct sl_model_options defaults = {0};
+    const struct sl_kernels *kernels;
+    struct sl_tensors *t = NULL;
+    opt = opt ? opt : &defaults;
+    enum sl_code rc = check_options(opt, &kernels, err);
+    if (rc != SL_OK)
+        return rc;
+    rc = sl_tensors_open_memory(&t, data, n_bytes, name, err);
+    if (rc != SL_OK)
+        return rc;
+    return open_tensors(ret, t, name, sl_strdup(name), kernels, opt->weights, err);
+}
+
+enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options *opt,
+                           struct sl_error *err)
+{
+    if (!opt->path) {
+        size_t n;
+        const void *data = sl_embedded_model_data(&n);
+        return sl_model_open_memory(ret, data, n, SL_EMBEDDED_NAME, opt, err);
+    }
+    const struct sl_kernels *kernels;
+    struct sl_tensors *t = NULL;
+    enum sl_code rc = check_options(opt, &kernels, err);
+    if (rc != SL_OK)
+        return rc;
+    rc = sl_tensors_open(&t, opt->path, err);
+    if (rc != SL_OK)
+        return rc;
+    const char *slash = strrchr(opt->path, '/');
+    return open_tensors(ret, t, slash ? slash + 1 : opt->path, short_name(opt->path), kernels,
+                        opt->weights, err);
+}
+
+void sl_model_close(struct sl_model *m)
+{
+    if (!m)
+        return;
+    sl_free(m->state);
+    sl_free(m->block_layers);
+    sl_free(m->mixer_layers);
+    sl_free(m->arena);
+    sl_tensors_close(m->tensors);
+    sl_free(m->name);
+    sl_free(m);
+}
+
+const struct sl_model_info *sl_model_info(const struct sl_model *m)
+{
+    return &m->info;
+}
+
+const struct sl_state_tensor *sl_model_state_tensors(const struct sl_model *m, size_t *ret_n)
+{
+    *ret_n = m->n_state;
+    return m->state;
+}
+
+void sl_model_state_init(const struct sl_model *m, void *state)
+{
+    memset(state, 0, m->info.state_bytes);
+    for (size_t i = 0; m->mixer->init && i < m->info.n_layers; i++)
+        m->mixer->init(sl_model_mixer_layer(m, i), state);
+}
+
+size_t sl_model_logits_stride(const struct sl_model *m)
+{
+    return sl_row_floats(m->info.vocab_size);
+}

@@ -1,0 +1,39 @@
+/* model_priv.h: what a model is, to those that run it. Private to libslate. */
+#ifndef SLATE_ENGINE_MODEL_PRIV_H
+#define SLATE_ENGINE_MODEL_PRIV_H
+
+#include "engine/block.h"
+
+struct sl_model {
+    struct sl_model_info info;
+    char *name;
+    const struct sl_kernels *kernels;
+    const struct sl_mixer *mixer;
+    struct sl_tensors *tensors; /* open as long as the model: the embedding lies there */
+    void *arena;                /* all that was copied */
+    struct sl_ends ends;
+    unsigned char *mixer_layers; /* n_layers × mixer->layer_bytes */
+    unsigned char *block_layers; /* n_layers × mixer->block->layer_bytes */
+    struct sl_state_tensor *state;
+    size_t n_state;
+    size_t scratch_floats, carry_floats, part_floats; /* see load.h */
+};
+
+static inline void *sl_model_mixer_layer(const struct sl_model *m, size_t i)
+{
+    return m->mixer_layers + i * m->mixer->layer_bytes;
+}
+
+static inline void *sl_model_block_layer(const struct sl_model *m, size_t i)
+{
+    return m->block_layers + i * m->mixer->block->layer_bytes;
+}
+
+/* sl_model_open() on a file's bytes, which must outlive the model. opt->path is not looked at; it
+ * may be NULL as a whole. */
+SL_NODISCARD enum sl_code sl_model_open_memory(struct sl_model **ret, const void *data,
+                                               size_t n_bytes, const char *name,
+                                               const struct sl_model_options *opt,
+                                               struct sl_error *err);
+
+#endif

@@ -1,0 +1,111 @@
+/* pass.h: one step on its way through the layers, as mixers and blocks see it. Private to libslate.
+ *
+ * A step is a ragged batch: spans (one per segment) of consecutive rows, one row per token. A layer
+ * is a list of stages; a stage is one sl_workers_run(), in which every part computes a range of
+ * rows, of panels of outputs, or of (span, head) pairs, and what it writes no other part of the
+ * same stage reads. Between two stages all is visible. How a stage is cut never shows in the bits:
+ * a sum is always one kernel call of one part, in the kernel's fixed order.
+ *
+ * Rows of activations are `ld` floats apart, d_model rounded up to whole panels; what lies beyond
+ * d_model is never read. */
+#ifndef SLATE_ENGINE_PASS_H
+#define SLATE_ENGINE_PASS_H
+
+#include "engine/kernels/kernels.h"
+#include "engine/workers.h"
+
+/* A packed matrix of a model; y = W·x. */
+struct sl_matrix {
+    const void *panels; /* 64-byte aligned */
+    enum sl_dtype type;
+    size_t n_out, n_in;
+};
+
+/* A LayerNorm's parameters. */
+struct sl_norm {
+    const float *w, *b;
+    float eps;
+};
+
+struct sl_span {
+    unsigned char *state; /* the slot's start: offsets of state tensors count from here */
+    size_t row, n_rows;   /* n_rows ≥ 1 */
+};
+
+struct sl_pass {
+    const struct sl_kernels *k;
+    struct sl_workers *workers;
+    size_t d_model, ld;
+    size_t n_rows, n_spans;
+    const struct sl_span *spans;
+    const uint32_t *row_span; /* which span a row belongs to */
+    float *x;                 /* [n_rows][ld] the residual stream */
+    float *xn;                /* [n_rows][ld] the normalised rows of the sublayer at work */
+    float *carry;             /* [n_rows][…] what layers of the step hand on to later ones */
+    float *scratch;           /* activations of the sublayer at work; nothing outlives it */
+    float *parts;             /* scratch of the parts, part_floats each */
+    size_t part_floats;
+};
+
+/* ld of a row of n floats. */
+static inline size_t sl_row_floats(size_t n)
+{
+    return sl_panels(n) * SL_PANEL;
+}
+
+/* Takes [n_rows][row_floats] floats of p->scratch, 64-byte aligned; *used counts what was taken and
+ * starts at 0. A load declares the sum of its rows' floats with sl_load_scratch(). */
+float *sl_pass_take(const struct sl_pass *p, size_t *used, size_t row_floats);
+
+/* Floats that sl_pass_take() wastes at most for each buffer, so that equal rows of several buffers
+ * do not fall on the same lines of a cache. */
+enum { SL_TAKE_GAP = 3 * SL_PANEL, SL_TAKES_MAX = 64 };
+
+static inline float *sl_pass_part(const struct sl_pass *p, size_t part)
+{
+    return p->parts + part * p->part_floats;
+}
+
+/* xn[r] = norm(x[r]), and returns the normalised row before it: xn[r-1] within a span, else what
+ * the span's state keeps at byte `shift` (of the last step; sl_pass_keep_shift() writes it). `tmp`
+ * has room for a row. A part calls it for its rows in order, first = true for the first of them,
+ * whose predecessor may belong to another part and is then normalised once more into tmp. */
+const float *sl_pass_norm_row(const struct sl_pass *p, const struct sl_norm *norm, size_t r,
+                              bool first, size_t shift, float *tmp);
+
+/* Columns [begin, end) of the span's last normalised row -> its state. In a later stage than the
+ * one that calls sl_pass_norm_row(). */
+void sl_pass_keep_shift(const struct sl_pass *p, const struct sl_span *span, size_t shift,
+                        size_t begin, size_t end);
+
+/* A rectangle of outputs that are done: rows [row, row_end), columns [col, col_end). */
+struct sl_tile {
+    size_t row, row_end, col, col_end;
+};
+
+/* One product of a stage, over all rows: y = W·x, then after() on each finished tile, by the part
+ * that computed it. after() may use anything that was ready before the stage, and the tile. */
+struct sl_product {
+    const struct sl_matrix *w;
+    const float *x;
+    size_t ldx;
+    float *y;
+    size_t ldy;
+    void (*after)(const void *arg, const struct sl_tile *tile); /* NULL: nothing */
+};
+
+/* This part's share of n products, cut by their cost. */
+void sl_pass_products(const struct sl_pass *p, const struct sl_product *v, size_t n,
+                      const void *arg, size_t part, size_t n_parts);
+
+/* Calls fn for this part's share of all (span, head) pairs; a pair's cost is its span's rows. */
+void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
+                   void (*fn)(const void *arg, const struct sl_span *span, size_t head, float *tmp),
+                   const void *arg, size_t part, size_t n_parts);
+
+/* A product y = W·x whose result is added to the residual stream: one whole stage. y: [n_rows][ld]
+ * of scratch. */
+void sl_pass_add_product(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
+                         size_t ldx, float *y);
+
+#endif
