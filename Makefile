@@ -137,13 +137,18 @@ clean: ## remove build/
 
 # --- rules ---------------------------------------------------------------------------------------
 
+# `make V=1` shows whole commands.
+ifeq ($(V),)
+quiet = @echo "  $(1) $@";
+endif
+
 $(B)/slate: $(B)/server/main.o $(LIBREST) $(LIBSLATE)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(LIBSLATE): $(ENGINE_OBJ)
-	@rm -f $@; ar rcs $@ $^
+	$(call quiet,AR)rm -f $@; ar rcs $@ $^
 $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
-	@rm -f $@; ar rcs $@ $^
+	$(call quiet,AR)rm -f $@; ar rcs $@ $^
 
 # AVX2, FMA and F16C only in the files that are entered after the processor was asked for them.
 $(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
@@ -151,28 +156,28 @@ $(B)/engine/kernels/ref.o: CFLAGS += -O2
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+	$(call quiet,CC)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 # The embedded model: the assembler's .incbin reads the files named in the source.
 $(B)/engine/models/%.o: engine/models/%.S $(wildcard engine/models/*.safetensors engine/models/*.txt)
 	@mkdir -p $(@D)
-	$(CC) -c -o $@ $<
+	$(call quiet,CC)$(CC) -c -o $@ $<
 
 $(B)/llhttp/%.o: $(LLHTTP_DIR)/%.c
 	@mkdir -p $(@D)
-	$(CC) -I$(LLHTTP_INC) $(FLAGS_$(FLAVOR)) -w -c -o $@ $<
+	$(call quiet,CC)$(CC) -I$(LLHTTP_INC) $(FLAGS_$(FLAVOR)) -w -c -o $@ $<
 
 $(B)/tests/%_test: $(B)/tests/%_test.o $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE)
-	$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %_test.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcmocka -lcurl
+	$(call quiet,CC)$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %_test.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcmocka -lcurl
 
 $(B)/tests/bench/%_bench: $(B)/tests/bench/%_bench.o $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE)
-	$(CC) $(LDFLAGS) -o $@ $(filter %_bench.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcurl
+	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $(filter %_bench.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcurl
 
 $(B)/tests/fuzz/%_fuzz: $(B)/tests/fuzz/%_fuzz.o $(LIBREST) $(LIBSLATE)
-	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+	$(call quiet,CC)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
 $(B)/tests/fuzz/%_fuzz_replay: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/fuzz/replay.o $(LIBREST) $(LIBSLATE)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 .SECONDARY:
 
