@@ -26,6 +26,9 @@ void sl_write_completion(struct sl_buf *b, const struct sl_result *r, const stru
 void sl_write_chat_completion(struct sl_buf *b, const struct sl_result *r,
                               const struct sl_vocab *v);
 
+/* Characters that begin in these tokens: by how much text_offset advances. */
+size_t sl_logprobs_chars(const struct sl_token_logprobs *p, size_t n, const struct sl_vocab *v);
+
 /* Streamed, in this order: chat only: one first chunk (the role); a delta for each piece; one
  * final chunk (what is left of the text, if any, goes out as a delta before it; then the
  * finish_reason); with include_usage one usage chunk ("choices":[]); then sl_sse_done(). */

@@ -48,6 +48,9 @@ struct sl_result {
     int64_t created;      /* Unix time, s; OpenAI's shapes only */
 };
 
+/* "stop", "length", …: NULL for SL_FINISH_NONE. (sl_finish_name() is the engine's.) */
+const char *sl_proto_finish(enum sl_finish f);
+
 /* The body of a generate that is not streamed. */
 void sl_write_generate(struct sl_buf *b, const struct sl_result *r, const struct sl_vocab *v);
 
@@ -63,7 +66,7 @@ struct sl_delta {
     size_t n_logprobs;
     int n_top;
     int64_t created;    /* Unix time, s; OpenAI's shapes only */
-    size_t text_offset; /* OpenAI completions: characters of text in the chunks before this one */
+    size_t text_offset; /* OpenAI completions with logprobs: sl_logprobs_chars() of all before */
     bool include_usage; /* OpenAI: "usage":null in each chunk but the last */
 };
 void sl_write_generate_event(struct sl_buf *b, const struct sl_delta *d, const struct sl_vocab *v);

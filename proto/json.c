@@ -1,0 +1,348 @@
+/* json.c: see json.h.
+ *
+ * Two things jansson does not do for us:
+ *
+ * - Its lexer ignores it when its buffer cannot grow, and goes on with a token that lacks bytes;
+ *   an allocation that succeeds afterwards then works on a wrong token. So an allocation that
+ *   fails makes all later ones of the same parse fail (`starved`), and the parse is NO_MEMORY.
+ * - A number beyond its range ends the parse, with a position and no name. The few requests that
+ *   hold one are parsed again with the literal replaced by HUGE_LITERAL, which lies outside of
+ *   every range and has a field when a getter meets it. */
+#include "proto/json.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+
+#define HUGE_LITERAL "9e307"
+#define HUGE_VALUE 9e307
+
+enum { PATCHES_MAX = 8 }; /* numbers beyond the range; each costs one more parse */
+
+static _Thread_local bool parsing, starved;
+
+static void *json_alloc(size_t n)
+{
+    if (parsing && starved)
+        return NULL;
+    void *p = sl_malloc(n);
+    if (!p)
+        starved = true;
+    return p;
+}
+
+void sl_json_init(void)
+{
+    json_set_alloc_funcs(json_alloc, sl_free);
+    json_object_seed(0);
+}
+
+static json_t *load(const void *body, size_t n, json_error_t *error)
+{
+    parsing = true;
+    starved = false;
+    json_t *v =
+        json_loadb(body, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, error);
+    parsing = false;
+    if (v && starved) {
+        json_decref(v);
+        v = NULL;
+    }
+    return v;
+}
+
+static bool in_number(char c)
+{
+    return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
+
+/* Replaces the literal that ends at or before `end` by HUGE_LITERAL and blanks. */
+static bool patch_number(char *s, size_t end)
+{
+    while (end > 0 && !in_number(s[end - 1]))
+        end--;
+    size_t start = end;
+    while (start > 0 && in_number(s[start - 1]))
+        start--;
+    if (start < end && s[start] == '-')
+        start++;
+    size_t len = strlen(HUGE_LITERAL);
+    if (end - start < len)
+        return false;
+    memset(s + start, ' ', end - start);
+    memcpy(s + start, HUGE_LITERAL, len);
+    return true;
+}
+
+static json_t *load_patched(const void *body, size_t n, json_error_t *error)
+{
+    char *copy = sl_strndup(body, n);
+    json_t *v = NULL;
+    if (!copy) {
+        starved = true;
+        return NULL;
+    }
+    for (int i = 0; i < PATCHES_MAX && !v; i++) {
+        size_t at = error->position < 0 ? 0 : (size_t)error->position;
+        if (!patch_number(copy, at < n ? at : n))
+            break;
+        v = load(copy, n, error);
+        if (!v && (starved || json_error_code(error) != json_error_numeric_overflow))
+            break;
+    }
+    sl_free(copy);
+    return v;
+}
+
+enum sl_code sl_json_parse(json_t **ret, const void *body, size_t n, bool empty_is_object,
+                           struct sl_error *err)
+{
+    if (n == 0) {
+        if (!empty_is_object)
+            return sl_fail(err, SL_E_INVALID_JSON, "the body is empty; it must be a JSON object");
+        body = "{}";
+        n = 2;
+    }
+    json_error_t error;
+    json_t *v = load(body, n, &error);
+    if (!v && !starved && json_error_code(&error) == json_error_numeric_overflow)
+        v = load_patched(body, n, &error);
+    if (!v && starved)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory to read a body of %zu bytes", n);
+    if (!v)
+        return sl_fail(err, SL_E_INVALID_JSON, "the body is not valid JSON: line %d, column %d: %s",
+                       error.line, error.column, error.text);
+    if (!json_is_object(v)) {
+        char given[SL_DESCRIBE_SIZE];
+        sl_json_describe(v, given);
+        json_decref(v);
+        return sl_fail(err, SL_E_INVALID_TYPE, "the body must be a JSON object, got %s", given);
+    }
+    *ret = v;
+    return SL_OK;
+}
+
+const json_t *sl_json_member(const json_t *object, const char *key)
+{
+    const json_t *v = json_object_get(object, key);
+    return json_is_null(v) ? NULL : v;
+}
+
+static void describe_string(const json_t *v, char *ret, size_t size)
+{
+    enum { SHOWN = 40 };
+    char text[SHOWN];
+    size_t n = json_string_length(v);
+    sl_utf8_sanitize_text(text, sizeof text, json_string_value(v), n < SHOWN ? n : SHOWN,
+                          n > SHOWN);
+    snprintf(ret, size, "the string \"%s\"", text);
+}
+
+void sl_json_describe(const json_t *v, char ret[SL_DESCRIBE_SIZE])
+{
+    size_t size = SL_DESCRIBE_SIZE;
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        snprintf(ret, size, "an object");
+        return;
+    case JSON_ARRAY:
+        snprintf(ret, size, "an array of %zu", json_array_size(v));
+        return;
+    case JSON_STRING:
+        describe_string(v, ret, size);
+        return;
+    case JSON_INTEGER:
+        snprintf(ret, size, "the number %" JSON_INTEGER_FORMAT, json_integer_value(v));
+        return;
+    case JSON_REAL:
+        if (fabs(json_real_value(v)) >= HUGE_VALUE)
+            snprintf(ret, size, "a number too large to hold");
+        else
+            snprintf(ret, size, "the number %.17g", json_real_value(v));
+        return;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        snprintf(ret, size, json_is_true(v) ? "true" : "false");
+        return;
+    case JSON_NULL:
+        break;
+    }
+    snprintf(ret, size, "null");
+}
+
+enum sl_code sl_json_wrong_type(const json_t *v, const char *path, const char *what,
+                                struct sl_error *err)
+{
+    char given[SL_DESCRIBE_SIZE];
+    sl_json_describe(v, given);
+    return sl_fail_param(err, SL_E_INVALID_TYPE, path, "%s must be %s, got %s", path, what, given);
+}
+
+enum sl_code sl_json_bool(const json_t *v, const char *path, bool *ret, struct sl_error *err)
+{
+    if (!json_is_boolean(v))
+        return sl_json_wrong_type(v, path, "true or false", err);
+    *ret = json_is_true(v);
+    return SL_OK;
+}
+
+enum sl_code sl_json_int(const json_t *v, const char *path, int64_t lo, int64_t hi, int64_t *ret,
+                         struct sl_error *err)
+{
+    char what[96], given[SL_DESCRIBE_SIZE];
+    snprintf(what, sizeof what, "an integer from %lld to %lld", (long long)lo, (long long)hi);
+    bool fits = true;
+    int64_t i = 0;
+    if (json_is_integer(v)) {
+        i = json_integer_value(v);
+    } else if (json_is_real(v) && trunc(json_real_value(v)) == json_real_value(v)) {
+        double d = json_real_value(v);
+        fits = d >= -0x1p63 && d < 0x1p63;
+        i = fits ? (int64_t)d : 0;
+    } else {
+        return sl_json_wrong_type(v, path, what, err);
+    }
+    if (fits && i >= lo && i <= hi) {
+        *ret = i;
+        return SL_OK;
+    }
+    sl_json_describe(v, given);
+    return sl_fail_param(err, SL_E_INVALID_VALUE, path, "%s must be %s, got %s", path, what, given);
+}
+
+enum sl_code sl_json_float(const json_t *v, const char *path, double lo, double hi, bool lo_open,
+                           float *ret, struct sl_error *err)
+{
+    char what[96], given[SL_DESCRIBE_SIZE];
+    if (lo_open)
+        snprintf(what, sizeof what, "a number greater than %g and at most %g", lo, hi);
+    else
+        snprintf(what, sizeof what, "a number from %g to %g", lo, hi);
+    if (!json_is_number(v))
+        return sl_json_wrong_type(v, path, what, err);
+    double d = json_number_value(v);
+    /* Compared as doubles first: beyond a float's range the conversion is undefined. */
+    if (d >= lo && d <= hi && !(lo_open && (double)(float)d <= lo)) {
+        *ret = (float)d;
+        return SL_OK;
+    }
+    sl_json_describe(v, given);
+    return sl_fail_param(err, SL_E_INVALID_VALUE, path, "%s must be %s, got %s", path, what, given);
+}
+
+enum sl_code sl_json_text(const json_t *v, const char *path, size_t max, enum sl_code over,
+                          struct sl_text *ret, struct sl_error *err)
+{
+    if (!json_is_string(v))
+        return sl_json_wrong_type(v, path, "a string", err);
+    size_t n = json_string_length(v);
+    if (n > max)
+        return sl_fail_param(err, over, path, "%s has %zu bytes; at most %zu are allowed", path, n,
+                             max);
+    *ret = (struct sl_text){json_string_value(v), n};
+    return SL_OK;
+}
+
+enum sl_code sl_json_cstr(const json_t *v, const char *path, size_t max, struct sl_pool *pool,
+                          const char **ret, struct sl_error *err)
+{
+    struct sl_text t;
+    enum sl_code c = sl_json_text(v, path, max, SL_E_INVALID_VALUE, &t, err);
+    if (c != SL_OK)
+        return c;
+    if (memchr(t.s, '\0', t.n))
+        return sl_fail_param(err, SL_E_INVALID_VALUE, path, "%s must not hold a NUL character",
+                             path);
+    char *copy = sl_pool_strndup(pool, t.s, t.n);
+    if (!copy)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the request");
+    *ret = copy;
+    return SL_OK;
+}
+
+enum sl_code sl_json_array(const json_t *v, const char *path, size_t max, enum sl_code over,
+                           size_t *ret_n, struct sl_error *err)
+{
+    if (!json_is_array(v))
+        return sl_json_wrong_type(v, path, "an array", err);
+    size_t n = json_array_size(v);
+    if (n > max)
+        return sl_fail_param(err, over, path, "%s has %zu items; at most %zu are allowed", path, n,
+                             max);
+    *ret_n = n;
+    return SL_OK;
+}
+
+enum sl_code sl_json_enum(const json_t *v, const char *path, const char *const *words, size_t n,
+                          size_t *ret, struct sl_error *err)
+{
+    char what[160];
+    struct sl_buf b = {.data = what, .cap = sizeof what, .max = sizeof what - 1};
+    for (size_t i = 0; i < n; i++) {
+        sl_buf_puts(&b, i == 0 ? "\"" : i + 1 < n ? "\", \"" : "\" or \"");
+        sl_buf_puts(&b, words[i]);
+    }
+    sl_buf_putc(&b, '"');
+    assert(b.code == SL_OK); /* the words are ours and fit */
+    what[b.len] = '\0';
+    if (!json_is_string(v))
+        return sl_json_wrong_type(v, path, what, err);
+    for (size_t i = 0; i < n; i++) {
+        if (strlen(words[i]) == json_string_length(v) &&
+            memcmp(words[i], json_string_value(v), strlen(words[i])) == 0) {
+            *ret = i;
+            return SL_OK;
+        }
+    }
+    char given[SL_DESCRIBE_SIZE];
+    sl_json_describe(v, given);
+    return sl_fail_param(err, SL_E_INVALID_VALUE, path, "%s must be %s, got %s", path, what, given);
+}
+
+enum sl_code sl_json_object(const json_t *v, const char *path, struct sl_error *err)
+{
+    return json_is_object(v) ? SL_OK : sl_json_wrong_type(v, path, "an object", err);
+}
+
+static enum sl_code read_row(const json_t *v, const struct sl_json_row *row, void *dst,
+                             struct sl_error *err)
+{
+    unsigned char *at = (unsigned char *)dst + row->offset;
+    enum sl_code c;
+    int64_t i;
+    uint32_t u;
+    switch (row->kind) {
+    case SL_JSON_BOOL:
+        return sl_json_bool(v, row->key, (bool *)at, err);
+    case SL_JSON_U32:
+        c = sl_json_int(v, row->key, (int64_t)row->lo, (int64_t)row->hi, &i, err);
+        if (c == SL_OK) {
+            u = (uint32_t)i;
+            memcpy(at, &u, sizeof u);
+        }
+        return c;
+    case SL_JSON_FLOAT:
+        break;
+    }
+    float f = 0;
+    c = sl_json_float(v, row->key, row->lo, row->hi, row->lo_open, &f, err);
+    if (c == SL_OK)
+        memcpy(at, &f, sizeof f);
+    return c;
+}
+
+enum sl_code sl_json_rows(const json_t *object, const struct sl_json_row *rows, size_t n_rows,
+                          void *dst, struct sl_error *err)
+{
+    for (size_t i = 0; i < n_rows; i++) {
+        const json_t *v = sl_json_member(object, rows[i].key);
+        enum sl_code c = v ? read_row(v, &rows[i], dst, err) : SL_OK;
+        if (c != SL_OK)
+            return c;
+    }
+    return SL_OK;
+}

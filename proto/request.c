@@ -1,0 +1,318 @@
+/* request.c: see request.h. What several routes share is in decode.c and messages.c. */
+#include "proto/request.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "proto/decode.h"
+
+/* --- POST /v1/generate --- */
+
+/* Exactly one of prompt, messages and resume. */
+static enum sl_code read_input(const struct sl_decode *d, struct sl_input *in)
+{
+    const json_t *prompt = sl_json_member(d->o, "prompt");
+    const json_t *messages = sl_json_member(d->o, "messages");
+    const json_t *v = sl_json_member(d->o, "resume");
+    bool resume = false;
+    enum sl_code c = v ? sl_json_bool(v, "resume", &resume, d->err) : SL_OK;
+    if (c != SL_OK)
+        return c;
+    if (!!prompt + !!messages + resume > 1)
+        return sl_fail_param(d->err, SL_E_INVALID_VALUE, resume ? "resume" : "messages",
+                             "only one of prompt, messages and resume may be given, got %s and %s",
+                             prompt ? "prompt" : "messages", resume ? "resume" : "messages");
+    if (prompt)
+        return sl_decode_prompt(d, prompt, in);
+    if (messages)
+        return sl_decode_messages(d, messages, in);
+    if (resume)
+        in->kind = SL_INPUT_RESUME;
+    return SL_OK;
+}
+
+#define AT(field) offsetof(struct sl_generate_request, field)
+static const struct sl_json_row generate_rows[] = {
+    {"return_tokens", SL_JSON_BOOL, AT(return_tokens), 0, 0, false},
+    {"return_state", SL_JSON_BOOL, AT(return_state), 0, 0, false},
+};
+#undef AT
+
+static enum sl_code read_native(const struct sl_decode *d, struct sl_generate_request *r)
+{
+    int64_t n = (int64_t)r->max_tokens, logprobs = -1;
+    enum sl_code c =
+        sl_json_rows(d->o, generate_rows, sizeof generate_rows / sizeof *generate_rows, r, d->err);
+    const json_t *v = sl_json_member(d->o, "max_tokens");
+    if (c == SL_OK && v)
+        c = sl_json_int(v, "max_tokens", 0, (int64_t)d->limits->max_tokens, &n, d->err);
+    v = sl_json_member(d->o, "logprobs");
+    if (c == SL_OK && v)
+        c = sl_json_int(v, "logprobs", 0, SL_TOP_LOGPROBS_MAX, &logprobs, d->err);
+    v = sl_json_member(d->o, "initial_state");
+    if (c == SL_OK && v)
+        c = sl_decode_base64(d, v, "initial_state", &r->initial_state, &r->n_initial_state);
+    r->max_tokens = (size_t)n;
+    r->logprobs = (int)logprobs;
+    return c;
+}
+
+static enum sl_code check_generate(const struct sl_generate_request *r, struct sl_error *err)
+{
+    if (r->input.kind == SL_INPUT_NONE)
+        return sl_fail_param(err, SL_E_MISSING_FIELD, "prompt",
+                             "one of prompt, messages and resume must be given");
+    if (r->input.kind == SL_INPUT_RESUME && !r->session)
+        return sl_fail_param(err, SL_E_MISSING_FIELD, "session",
+                             "resume needs the session whose turn was paused");
+    if (r->initial_state && r->session)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "initial_state",
+                             "only one of session and initial_state may be given");
+    return SL_OK;
+}
+
+enum sl_code sl_generate_decode(struct sl_generate_request *ret, const void *body, size_t n,
+                                const struct sl_limits *limits, struct sl_error *err)
+{
+    struct sl_generate_request r = {.dialect = SL_DIALECT_SLATE};
+    json_t *doc = NULL;
+    enum sl_code c = sl_json_parse(&doc, body, n, false, err);
+    if (c != SL_OK)
+        return c;
+    struct sl_decode d = {doc, limits, &r.pool, err};
+    c = sl_decode_turn(&d, &r);
+    if (c == SL_OK)
+        c = read_native(&d, &r);
+    if (c == SL_OK)
+        c = read_input(&d, &r.input);
+    if (c == SL_OK)
+        c = check_generate(&r, err);
+    json_decref(doc);
+    if (c == SL_OK)
+        *ret = r;
+    else
+        sl_pool_done(&r.pool);
+    return c;
+}
+
+void sl_generate_done(struct sl_generate_request *r)
+{
+    sl_pool_done(&r->pool);
+    *r = (struct sl_generate_request){.logprobs = -1};
+}
+
+/* --- sessions --- */
+
+static enum sl_code read_ttl(const struct sl_decode *d, struct sl_session_request *r)
+{
+    const json_t *v = sl_json_member(d->o, "ttl_s");
+    if (!v)
+        return SL_OK;
+    r->has_ttl = true;
+    return sl_json_int(v, "ttl_s", 0, d->limits->ttl_s, &r->ttl_s, d->err);
+}
+
+static int put_json(const char *bytes, size_t n, void *buf)
+{
+    struct sl_buf *b = buf;
+    sl_buf_put(b, bytes, n);
+    return b->code == SL_OK ? 0 : -1;
+}
+
+/* Kept as the text that it will be answered with. */
+static enum sl_code read_metadata(const struct sl_decode *d, struct sl_session_request *r)
+{
+    const json_t *v = sl_json_member(d->o, "metadata");
+    if (!v)
+        return SL_OK;
+    enum sl_code c = sl_json_object(v, "metadata", d->err);
+    if (c != SL_OK)
+        return c;
+    struct sl_buf b;
+    sl_buf_init(&b, d->limits->metadata_bytes);
+    int rc = json_dump_callback(v, put_json, &b, JSON_COMPACT);
+    if (b.code == SL_E_TOO_LARGE)
+        c = sl_fail_param(d->err, SL_E_TOO_LARGE, "metadata",
+                          "metadata has more than %zu bytes as compact JSON, which is the limit",
+                          d->limits->metadata_bytes);
+    else if (rc == 0)
+        r->metadata = (struct sl_text){sl_pool_strndup(d->pool, b.data, b.len), b.len};
+    if (c == SL_OK && !r->metadata.s)
+        c = sl_decode_no_memory(d);
+    sl_buf_done(&b);
+    return c;
+}
+
+static enum sl_code read_from_object(const struct sl_decode *d, const json_t *v,
+                                     struct sl_session_request *r)
+{
+    const json_t *session = sl_json_member(v, "session");
+    const json_t *snapshot = sl_json_member(v, "snapshot");
+    const json_t *state = sl_json_member(v, "initial_state");
+    if (!!session + !!snapshot + !!state != 1)
+        return sl_fail_param(d->err, SL_E_INVALID_VALUE, "from",
+                             "from must hold exactly one of session, snapshot and initial_state, "
+                             "got %d of them",
+                             !!session + !!snapshot + !!state);
+    if (snapshot)
+        return sl_decode_base64(d, snapshot, "from.snapshot", &r->from_snapshot,
+                                &r->n_from_snapshot);
+    if (state)
+        return sl_decode_base64(d, state, "from.initial_state", &r->from_initial_state,
+                                &r->n_from_initial_state);
+    if (!json_is_string(session))
+        return sl_json_wrong_type(session, "from.session", "a session's id, a string", d->err);
+    enum sl_code c = sl_session_id_check(json_string_value(session), json_string_length(session),
+                                         "from.session", d->err);
+    if (c != SL_OK)
+        return c;
+    return sl_json_cstr(session, "from.session", SL_SESSION_ID_MAX, d->pool, &r->from_session,
+                        d->err);
+}
+
+/* from: a session's id, or an object that says what it holds. */
+static enum sl_code read_from(const struct sl_decode *d, struct sl_session_request *r)
+{
+    const json_t *v = sl_json_member(d->o, "from");
+    if (!v)
+        return SL_OK;
+    if (json_is_string(v))
+        return sl_decode_id(d, "from", &r->from_session);
+    if (json_is_object(v))
+        return read_from_object(d, v, r);
+    return sl_json_wrong_type(v, "from",
+                              "a session's id or an object with one of session, snapshot and "
+                              "initial_state",
+                              d->err);
+}
+
+static enum sl_code read_create(const struct sl_decode *d, struct sl_session_request *r)
+{
+    const json_t *prompt = sl_json_member(d->o, "prompt");
+    const json_t *messages = sl_json_member(d->o, "messages");
+    enum sl_code c = sl_decode_id(d, "id", &r->id);
+    if (c == SL_OK)
+        c = sl_decode_model(d, &r->model);
+    if (c == SL_OK && prompt && messages)
+        c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "messages",
+                          "only one of prompt and messages may be given");
+    if (c == SL_OK && prompt)
+        c = sl_decode_prompt(d, prompt, &r->input);
+    if (c == SL_OK && messages)
+        c = sl_decode_messages(d, messages, &r->input);
+    if (c == SL_OK)
+        c = read_from(d, r);
+    return c;
+}
+
+static enum sl_code read_fork(const struct sl_decode *d, struct sl_session_request *r)
+{
+    return sl_decode_id(d, "id", &r->id);
+}
+
+static enum sl_code read_patch(const struct sl_decode *d, struct sl_session_request *r)
+{
+    (void)r;
+    if (sl_json_member(d->o, "ttl_s") || sl_json_member(d->o, "metadata"))
+        return SL_OK;
+    return sl_fail_param(d->err, SL_E_MISSING_FIELD, "ttl_s",
+                         "there is nothing to change: ttl_s or metadata must be given");
+}
+
+static enum sl_code decode_session(struct sl_session_request *ret, const void *body, size_t n,
+                                   const struct sl_limits *limits,
+                                   enum sl_code (*read)(const struct sl_decode *,
+                                                        struct sl_session_request *),
+                                   struct sl_error *err)
+{
+    struct sl_session_request r = {.has_ttl = false};
+    json_t *doc = NULL;
+    enum sl_code c = sl_json_parse(&doc, body, n, true, err);
+    if (c != SL_OK)
+        return c;
+    struct sl_decode d = {doc, limits, &r.pool, err};
+    c = read(&d, &r);
+    if (c == SL_OK)
+        c = read_ttl(&d, &r);
+    if (c == SL_OK)
+        c = read_metadata(&d, &r);
+    json_decref(doc);
+    if (c == SL_OK)
+        *ret = r;
+    else
+        sl_pool_done(&r.pool);
+    return c;
+}
+
+enum sl_code sl_session_create_decode(struct sl_session_request *ret, const void *body, size_t n,
+                                      const struct sl_limits *limits, struct sl_error *err)
+{
+    return decode_session(ret, body, n, limits, read_create, err);
+}
+
+enum sl_code sl_session_patch_decode(struct sl_session_request *ret, const void *body, size_t n,
+                                     const struct sl_limits *limits, struct sl_error *err)
+{
+    return decode_session(ret, body, n, limits, read_patch, err);
+}
+
+enum sl_code sl_session_fork_decode(struct sl_session_request *ret, const void *body, size_t n,
+                                    const struct sl_limits *limits, struct sl_error *err)
+{
+    return decode_session(ret, body, n, limits, read_fork, err);
+}
+
+void sl_session_request_done(struct sl_session_request *r)
+{
+    sl_pool_done(&r->pool);
+    *r = (struct sl_session_request){.has_ttl = false};
+}
+
+/* --- tokens and text --- */
+
+static enum sl_code decode_tokenize(struct sl_tokenize_request *ret, const char *key,
+                                    const void *body, size_t n, const struct sl_limits *limits,
+                                    struct sl_error *err)
+{
+    struct sl_tokenize_request r = {.model = NULL};
+    json_t *doc = NULL;
+    enum sl_code c = sl_json_parse(&doc, body, n, false, err);
+    if (c != SL_OK)
+        return c;
+    struct sl_decode d = {doc, limits, &r.pool, err};
+    const json_t *v = sl_json_member(doc, key);
+    c = sl_decode_model(&d, &r.model);
+    if (c == SL_OK && !v)
+        c = sl_fail_param(err, SL_E_MISSING_FIELD, key, "%s must be given", key);
+    if (c == SL_OK && strcmp(key, "text") == 0)
+        c = sl_decode_text(&d, v, key, &r.text);
+    else if (c == SL_OK)
+        c = sl_decode_tokens(&d, v, key, limits->prompt_tokens, SL_E_TOO_LARGE, &r.tokens,
+                             &r.n_tokens);
+    json_decref(doc);
+    if (c == SL_OK)
+        *ret = r;
+    else
+        sl_pool_done(&r.pool);
+    return c;
+}
+
+enum sl_code sl_tokenize_decode(struct sl_tokenize_request *ret, const void *body, size_t n,
+                                const struct sl_limits *limits, struct sl_error *err)
+{
+    return decode_tokenize(ret, "text", body, n, limits, err);
+}
+
+enum sl_code sl_detokenize_decode(struct sl_tokenize_request *ret, const void *body, size_t n,
+                                  const struct sl_limits *limits, struct sl_error *err)
+{
+    return decode_tokenize(ret, "tokens", body, n, limits, err);
+}
+
+void sl_tokenize_request_done(struct sl_tokenize_request *r)
+{
+    sl_pool_done(&r->pool);
+    *r = (struct sl_tokenize_request){.model = NULL};
+}
