@@ -19,6 +19,18 @@ struct magic {
 
 #define M(bytes) bytes, sizeof(bytes) - 1
 static const struct magic magics[] = {
+    {M("PK\3\4"), 0, "pth (zip)", sl_pth_zip_read, NULL},
+    {M("PK\5\6"), 0, NULL, NULL, "an empty zip file"},
+    {M("PK\7\10"), 0, NULL, NULL, "a part of a split zip file"},
+    /* the pickle of 0x1950a86a20f9469cfc6c, protocols 2 and 3 */
+    {M("\x80\2\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."), 0, "pth (legacy)",
+     sl_pth_legacy_read, NULL},
+    {M("\x80\3\x8a\n\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."), 0, "pth (legacy)",
+     sl_pth_legacy_read, NULL},
+    {M("\x80\2"), 0, NULL, NULL, "a Python pickle that torch.save did not write"},
+    {M("\x80\3"), 0, NULL, NULL, "a Python pickle that torch.save did not write"},
+    {M("\x80\4\x95"), 0, NULL, NULL, "a Python pickle that torch.save did not write"},
+    {M("\x80\5\x95"), 0, NULL, NULL, "a Python pickle that torch.save did not write"},
     {M("GGUF"), 0, NULL, NULL, "a GGUF file"},
     {M("lmgg"), 0, NULL, NULL, "an old GGML file"},
     {M("fmgg"), 0, NULL, NULL, "an old GGML file (GGMF, as rwkv.cpp writes it)"},

@@ -33,9 +33,8 @@ enum sl_code sl_reader_fail(const struct sl_reader *r, enum sl_code c, const cha
 
 /* The readers. Data that stays beyond the call lies in r->data or in the arena. */
 SL_NODISCARD enum sl_code sl_safetensors_read(struct sl_reader *r);
-
-/* n zeroed bytes that live as long as r->t; NULL when there is no memory. Aligned for pointers. */
-void *sl_reader_alloc(struct sl_reader *r, size_t n);
+SL_NODISCARD enum sl_code sl_pth_zip_read(struct sl_reader *r);
+SL_NODISCARD enum sl_code sl_pth_legacy_read(struct sl_reader *r);
 
 /* Adds a tensor: dtype, rank, shape, stride and data are taken from *t (stride and data checked by
  * the caller), the rest is computed. The name, name_n bytes and a NUL, is checked (UTF-8, no NUL

@@ -25,24 +25,17 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/formats/arena.h"
 #include "engine/formats/magic.h"
 #include "engine/formats/reader.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are used in the file's order");
 
-enum { CHUNK_BYTES = 64 << 10 };
-
-struct chunk { /* of the arena; the newest first */
-    struct chunk *next;
-    size_t used, room;
-    _Alignas(16) unsigned char bytes[];
-};
-
 struct opened { /* what sl_tensors.priv points to; it contains the sl_tensors itself */
     struct sl_tensors pub;
     void *map; /* NULL when the bytes are the caller's */
     size_t map_n;
-    struct chunk *chunks;
+    struct sl_arena strings;
     size_t cap, meta_cap;
     size_t dense_bytes; /* of all tensors together */
 };
@@ -75,31 +68,9 @@ enum sl_code sl_reader_fail(const struct sl_reader *r, enum sl_code c, const cha
     return c;
 }
 
-void *sl_reader_alloc(struct sl_reader *r, size_t n)
-{
-    struct opened *o = opened_of(r->t);
-    if (n > SIZE_MAX / 2)
-        return NULL;
-    n = (n + 15) / 16 * 16;
-    struct chunk *c = o->chunks;
-    if (!c || n > c->room - c->used) {
-        size_t room = n > CHUNK_BYTES ? n : CHUNK_BYTES;
-        c = sl_malloc(sizeof *c + room);
-        if (!c)
-            return NULL;
-        c->used = 0;
-        c->room = room;
-        c->next = o->chunks;
-        o->chunks = c;
-    }
-    void *p = c->bytes + c->used;
-    c->used += n;
-    return memset(p, 0, n);
-}
-
 static const char *copy_string(struct sl_reader *r, const char *s, size_t n)
 {
-    char *p = sl_reader_alloc(r, n + 1);
+    char *p = sl_arena_alloc(&opened_of(r->t)->strings, n + 1);
     if (p && n)
         memcpy(p, s, n);
     return p;
@@ -352,10 +323,7 @@ void sl_tensors_close(struct sl_tensors *t)
     if (!t)
         return;
     struct opened *o = opened_of(t);
-    for (struct chunk *c = o->chunks, *next; c; c = next) {
-        next = c->next;
-        sl_free(c);
-    }
+    sl_arena_done(&o->strings);
     sl_free(t->v);
     sl_free(t->meta);
     if (o->map)
