@@ -5,16 +5,16 @@
 
 const struct sl_chat_template sl_chat_templates[] = {
     {.name = "rwkv",
-     .label = {[SL_ROLE_SYSTEM] = "System:",
-               [SL_ROLE_USER] = "User:",
-               [SL_ROLE_ASSISTANT] = "Assistant:"},
+     .label = {[SL_CHAT_SYSTEM] = "System:",
+               [SL_CHAT_USER] = "User:",
+               [SL_CHAT_ASSISTANT] = "Assistant:"},
      .separator = "\n\n",
      .stops = {"\n\nUser:", "\n\nSystem:", "\n\nAssistant:"},
      .drop_space = true},
     {.name = "rwkv-brief",
-     .label = {[SL_ROLE_SYSTEM] = "System:",
-               [SL_ROLE_USER] = "User:",
-               [SL_ROLE_ASSISTANT] = "Assistant:"},
+     .label = {[SL_CHAT_SYSTEM] = "System:",
+               [SL_CHAT_USER] = "User:",
+               [SL_CHAT_ASSISTANT] = "Assistant:"},
      .separator = "\n\n",
      .stops = {"\n\n"},
      .drop_space = true},
@@ -83,7 +83,7 @@ void sl_chat_render(struct sl_buf *b, const struct sl_chat_template *t,
     }
     if (reply) {
         sl_buf_puts(b, t->separator);
-        sl_buf_puts(b, t->label[SL_ROLE_ASSISTANT]);
+        sl_buf_puts(b, t->label[SL_CHAT_ASSISTANT]);
     }
 }
 

@@ -96,11 +96,11 @@ static enum sl_code read_content(const struct sl_decode *d, const json_t *v, siz
 }
 
 static enum sl_code read_role(const struct sl_decode *d, const json_t *v, size_t message,
-                              enum sl_role *ret)
+                              enum sl_chat_role *ret)
 {
     static const char *const words[] = {"system", "developer", "user", "assistant"};
-    static const enum sl_role roles[] = {SL_ROLE_SYSTEM, SL_ROLE_SYSTEM, SL_ROLE_USER,
-                                         SL_ROLE_ASSISTANT};
+    static const enum sl_chat_role roles[] = {SL_CHAT_SYSTEM, SL_CHAT_SYSTEM, SL_CHAT_USER,
+                                              SL_CHAT_ASSISTANT};
     char path[SL_PATH_SIZE];
     size_t i = 0;
     snprintf(path, sizeof path, "messages[%zu].role", message);

@@ -53,7 +53,7 @@ struct sl_text {
 enum sl_chat_role { SL_CHAT_SYSTEM, SL_CHAT_USER, SL_CHAT_ASSISTANT };
 
 struct sl_message {
-    enum sl_chat_role role;      /* "developer" is SYSTEM */
+    enum sl_chat_role role; /* "developer" is SYSTEM */
     struct sl_text content; /* text parts joined; null is "" */
 };
 
