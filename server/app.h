@@ -31,6 +31,14 @@ static inline struct sl_app *sl_app_of(const struct sl_exchange *ex)
     return sl_exchange_app(ex);
 }
 
+/* While the model is being loaded everything that needs it is refused: LOADING. Every handler of
+ * server/api/ that needs it asks first. */
+SL_NODISCARD enum sl_code sl_app_ready(const struct sl_app *app, struct sl_error *err);
+
+/* A header that a later version brings must not be passed over in silence: UNSUPPORTED, named. */
+SL_NODISCARD enum sl_code sl_app_refuse_idempotency_key(const struct sl_exchange *ex,
+                                                        struct sl_error *err);
+
 /* Is that one of the served names (NULL: not named)? Errors: MODEL_NOT_FOUND. */
 SL_NODISCARD enum sl_code sl_app_check_model(const struct sl_app *app, const char *name,
                                              struct sl_error *err);
@@ -43,6 +51,13 @@ SL_NODISCARD enum sl_code sl_app_session(const struct sl_exchange *ex, const cha
 
 /* Adds X-Slate-Session and ETag to the response. */
 void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s);
+
+/* The same, of a session that may not be there any more. */
+void sl_app_session_headers_of(struct sl_exchange *ex, const char *id,
+                               const unsigned char incarnation[16], uint64_t version);
+
+/* Counts a turn that is over. */
+void sl_app_count_turn(const struct sl_app *app, const struct sl_run_result *res);
 
 /* A session as responses show it; text points into the session. */
 void sl_app_session_view(const struct sl_app *app, const struct sl_session *s,

@@ -1,0 +1,329 @@
+/* generate.c: POST /v1/generate, /v1/completions, /v1/chat/completions: one path for the three.
+ *
+ *   decode -> refuse what is not served yet -> model, session, If-Match -> text -> seed -> run
+ *   news, writable -> answer.c        done -> answer.c        the client goes -> on_disconnect
+ *
+ * A stream's head goes out with the first token, so that whatever fails before it is a plain HTTP
+ * error; or after --ping-interval, where the first token takes that long. */
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "server/api/generation.h"
+
+/* --- the end of a generation ------------------------------------------------------------------ */
+
+static void on_timer_closed(uv_handle_t *h)
+{
+    sl_free(h->data);
+}
+
+/* After it *g is gone (at the latest when the loop has closed its timer). */
+static void generation_free(struct sl_generation *g)
+{
+    assert(!g->ex);
+    if (g->run)
+        sl_run_close(g->run);
+    sl_generate_done(&g->req);
+    sl_text_stream_done(&g->text);
+    if (g->has_timer)
+        uv_close((uv_handle_t *)&g->head_timer, on_timer_closed);
+    else
+        sl_free(g);
+}
+
+static void free_if_through(struct sl_generation *g)
+{
+    if (!g->ex && g->over)
+        generation_free(g);
+}
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+static int64_t now_us(void)
+{
+    return (int64_t)(uv_hrtime() / 1000);
+}
+
+static void stream(struct sl_generation *g)
+{
+    /* An answer that broke off: its client does not know what the turn gave, so there was none. */
+    if (sl_answer_stream(g) && !g->over)
+        sl_run_cancel(g->run, false);
+}
+
+static void on_news(struct sl_run *r, void *user)
+{
+    struct sl_generation *g = user;
+    const struct sl_turn *t = sl_run_turn(r);
+    if (!g->first_us && t && sl_turn_released(t))
+        g->first_us = now_us();
+    if (g->ex && g->req.stream)
+        stream(g);
+}
+
+static void observe(const struct sl_generation *g, const struct sl_run_result *res)
+{
+    struct sl_metrics *m = sl_server_metrics(g->app->server);
+    int64_t now = now_us(), first = g->first_us ? g->first_us : now;
+    sl_app_count_turn(g->app, res);
+    sl_metric_observe(m, SL_M_REQUEST_DURATION, (double)(now - g->started_us) / 1e6);
+    if (res->n_tokens)
+        sl_metric_observe(m, SL_M_FIRST_TOKEN, (double)(first - g->started_us) / 1e6);
+    if (res->n_tokens > 1)
+        sl_metric_observe(m, SL_M_PER_TOKEN,
+                          (double)(now - first) / 1e6 / (double)(res->n_tokens - 1));
+}
+
+static void on_done(struct sl_run *r, void *user)
+{
+    struct sl_generation *g = user;
+    const struct sl_run_result *res = sl_run_result(r);
+    g->over = true;
+    observe(g, res);
+    if (g->ex && res->error.code)
+        sl_answer_fail(g, &res->error);
+    else if (g->ex && g->req.stream)
+        stream(g);
+    else if (g->ex)
+        sl_answer_whole(g);
+    free_if_through(g);
+}
+
+static void on_writable(struct sl_exchange *ex, void *user)
+{
+    struct sl_generation *g = user;
+    (void)ex;
+    stream(g);
+    free_if_through(g);
+}
+
+static void on_abort(struct sl_exchange *ex, void *user)
+{
+    struct sl_generation *g = user;
+    if (!g->over) {
+        sl_metric_add(sl_server_metrics(g->app->server), SL_M_TURNS_ABORTED, 1);
+        if (g->req.on_disconnect != SL_ON_DISCONNECT_CONTINUE)
+            sl_run_cancel(g->run, g->req.on_disconnect == SL_ON_DISCONNECT_COMMIT);
+    }
+    g->ex = NULL;
+    sl_exchange_cut(ex);
+    free_if_through(g);
+}
+
+static const struct sl_exchange_events events = {.abort = on_abort, .writable = on_writable};
+
+static void on_head_timer(uv_timer_t *timer)
+{
+    struct sl_generation *g = timer->data;
+    if (g->ex)
+        sl_answer_begin(g);
+    if (!g->ex && !g->over)
+        sl_run_cancel(g->run, false);
+}
+
+/* --- request -> turn -------------------------------------------------------------------------- */
+
+static enum sl_code refuse_later_features(const struct sl_exchange *ex,
+                                          const struct sl_generate_request *q, struct sl_error *err)
+{
+    const struct {
+        bool asked;
+        const char *name;
+    } row[] = {
+        {q->initial_state != NULL, "initial_state"},
+        {q->return_state, "return_state"},
+        {q->input.kind == SL_INPUT_RESUME, "resume"},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (row[i].asked)
+            return sl_fail_param(err, SL_E_UNSUPPORTED, row[i].name, "%s is not supported yet",
+                                 row[i].name);
+    return sl_app_refuse_idempotency_key(ex, err);
+}
+
+static enum sl_code find_session(struct sl_generation *g, struct sl_session **ret,
+                                 struct sl_error *err)
+{
+    struct sl_session *s;
+    enum sl_code c = sl_app_session(g->ex, g->req.session, &s, err);
+    if (c)
+        return c;
+    const char *if_match = sl_exchange_header(g->ex, "If-Match");
+    if (s) {
+        memcpy(g->session, s->id, sizeof g->session);
+        memcpy(g->incarnation, s->incarnation, sizeof g->incarnation);
+        c = sl_session_match(s, if_match, err);
+    } else if (if_match) {
+        c = sl_fail_param(err, SL_E_INVALID_VALUE, "If-Match",
+                          "the header If-Match was sent, but no session is named");
+    }
+    if (!c)
+        *ret = s;
+    return c;
+}
+
+static enum sl_code gather_stops(struct sl_generation *g, struct sl_error *err)
+{
+    size_t n_template = 0;
+    if (g->is_chat && g->req.max_tokens)
+        while (n_template < SL_CHAT_STOPS_MAX && g->app->chat->stops[n_template])
+            n_template++;
+    if (g->req.n_stops > SL_STOPS_MAX - n_template)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "stop",
+                             "%zu stop strings and the chat template's %zu are more than the %d "
+                             "that are allowed",
+                             g->req.n_stops, n_template, SL_STOPS_MAX);
+    for (size_t i = 0; i < g->req.n_stops; i++)
+        g->stops[g->n_stops++] = g->req.stops[i];
+    for (size_t i = 0; i < n_template; i++) {
+        const char *s = g->app->chat->stops[i];
+        g->stops[g->n_stops++] =
+            (struct sl_stop){.bytes = (const unsigned char *)s, .n = strlen(s)};
+    }
+    return SL_OK;
+}
+
+static enum sl_code draw_seed(struct sl_generation *g, struct sl_error *err)
+{
+    uint64_t seed;
+    if (g->req.has_seed)
+        return SL_OK;
+    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+        return sl_fail(err, SL_E_INTERNAL, "no random bits: %s", strerror(errno));
+    g->req.sampling.seed = seed >> 1;
+    return SL_OK;
+}
+
+/* `rendered`: where messages become text; it may go once the run has started. */
+static enum sl_code start_run(struct sl_generation *g, struct sl_session *s,
+                              struct sl_buf *rendered, struct sl_error *err)
+{
+    const struct sl_generate_request *q = &g->req;
+    struct sl_text text = q->input.text;
+    if (g->is_chat) {
+        sl_chat_render(rendered, g->app->chat, q->input.messages, q->input.n_messages,
+                       s && s->has_pending, q->max_tokens > 0);
+        enum sl_code c = sl_buf_code(rendered, err);
+        if (c)
+            return c;
+        text = (struct sl_text){.s = rendered->data, .n = rendered->len};
+    }
+    struct sl_run_spec spec = {
+        .session = s,
+        .text = q->input.kind == SL_INPUT_TOKENS ? NULL : &text,
+        .tokens = q->input.tokens,
+        .n_tokens = q->input.n_tokens,
+        .max_tokens = q->max_tokens,
+        .max_time_ms = q->max_time_ms,
+        .sampling = q->sampling,
+        .stops = g->stops,
+        .n_stops = g->n_stops,
+        .stop_tokens = q->stop_tokens,
+        .n_stop_tokens = q->n_stop_tokens,
+        .ignore_eos = q->ignore_eos,
+        .logprobs = q->logprobs,
+        .news = on_news,
+        .done = on_done,
+        .user = g,
+    };
+    return sl_run_start(g->app->turns, &spec, &g->run, err);
+}
+
+static enum sl_code start(struct sl_generation *g, struct sl_error *err)
+{
+    size_t n;
+    struct sl_session *s = NULL;
+    struct sl_buf rendered;
+    sl_buf_init(&rendered,
+                g->app->limits.prompt_bytes + g->app->limits.messages * (size_t)SL_STOP_BYTES_MAX);
+    const char *body = sl_exchange_body(g->ex, &n);
+    enum sl_code c = g->dialect->decode(&g->req, body, n, &g->app->limits, err);
+    if (c)
+        return c;
+    g->is_chat = g->req.input.kind == SL_INPUT_MESSAGES;
+    c = refuse_later_features(g->ex, &g->req, err);
+    if (!c)
+        c = sl_app_check_model(g->app, g->req.model, err);
+    if (!c)
+        c = find_session(g, &s, err);
+    if (!c)
+        c = gather_stops(g, err);
+    if (!c)
+        c = draw_seed(g, err);
+    if (!c)
+        c = sl_random_id(g->id, sizeof g->id, g->dialect->id_prefix, err);
+    if (!c)
+        c = start_run(g, s, &rendered, err);
+    sl_buf_done(&rendered);
+    if (!c)
+        sl_exchange_drop_body(g->ex);
+    return c;
+}
+
+static void start_timer(struct sl_generation *g)
+{
+    uint64_t ms = g->app->config->ping_interval_ms;
+    if (!g->req.stream || !ms)
+        return;
+    g->has_timer = uv_timer_init(sl_server_loop(g->app->server), &g->head_timer) == 0;
+    if (!g->has_timer)
+        return;
+    g->head_timer.data = g;
+    uv_timer_start(&g->head_timer, on_head_timer, ms, 0);
+}
+
+static void handle(struct sl_exchange *ex, enum sl_dialect dialect)
+{
+    struct sl_error err;
+    struct sl_app *app = sl_app_of(ex);
+    struct sl_generation *g = NULL;
+    if (sl_app_ready(app, &err)) {
+        sl_exchange_fail(ex, &err);
+        return;
+    }
+    g = sl_calloc(1, sizeof *g);
+    if (!g) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for the request");
+        sl_exchange_fail(ex, &err);
+        return;
+    }
+    g->app = app;
+    g->ex = ex;
+    g->dialect = &sl_dialects[dialect];
+    g->created = (int64_t)time(NULL);
+    g->started_us = sl_exchange_started_us(ex);
+    sl_text_stream_init(&g->text, app->tokenizer);
+    if (start(g, &err)) {
+        sl_answer_fail(g, &err);
+        generation_free(g);
+        return;
+    }
+    sl_exchange_on(ex, &events, g);
+    start_timer(g);
+}
+
+static void post_generate(struct sl_exchange *ex)
+{
+    handle(ex, SL_DIALECT_SLATE);
+}
+
+static void post_completions(struct sl_exchange *ex)
+{
+    handle(ex, SL_DIALECT_COMPLETIONS);
+}
+
+static void post_chat_completions(struct sl_exchange *ex)
+{
+    handle(ex, SL_DIALECT_CHAT);
+}
+
+const struct sl_route sl_generate_routes[] = {
+    {SL_POST, "/v1/generate", SL_ROLE_USER, 0, SL_BODY_JSON, post_generate},
+    {SL_POST, "/v1/completions", SL_ROLE_USER, 0, SL_BODY_JSON, post_completions},
+    {SL_POST, "/v1/chat/completions", SL_ROLE_USER, 0, SL_BODY_JSON, post_chat_completions},
+};
+const size_t sl_generate_n_routes = sizeof sl_generate_routes / sizeof *sl_generate_routes;
