@@ -18,8 +18,7 @@
 
 enum { LEGACY_PROTOCOL = 1001, LEGACY_PICKLES = 5 };
 
-/* --- from values to tensors ---------------------------------------------------------------------
- */
+/* --- from values to tensors ------------------------------------------------------------------- */
 
 struct walk {
     struct sl_pickle *m;
@@ -159,8 +158,7 @@ static enum sl_code add_tensors(struct sl_pickle *m, const struct sl_pickle_valu
     return walk_value(w, root, 0);
 }
 
-/* --- zip files ----------------------------------------------------------------------------------
- */
+/* --- zip files -------------------------------------------------------------------------------- */
 
 struct zip_file {
     struct sl_zip zip;
@@ -227,16 +225,16 @@ static enum sl_code locate_record(struct sl_pickle *m, struct sl_pickle_storage 
     const struct sl_zip_entry *e =
         sl_zip_find(&f->zip, f->folder, f->folder_n, name, sizeof data - 1 + s->key_n);
     if (!e)
-        return s->n_elements ? sl_pickle_fail(m, SL_E_FILE_CORRUPT,
-                                              "the storage's record data/%.*s is missing",
-                                              s->key_n < 80 ? (int)s->key_n : 80, s->key)
-                             : SL_OK;
+        return s->n_elements
+                   ? SL_PICKLE_FAIL(m, FILE_CORRUPT, "the storage's record data/%.*s is missing",
+                                    s->key_n < 80 ? (int)s->key_n : 80, s->key)
+                   : SL_OK;
     enum sl_code c = sl_zip_data(m->r, &f->zip, e, &p);
     if (c)
         return c;
     size_t size = s->dtype ? sl_dtype_size(s->dtype) : 1;
     if (s->n_elements > e->n / size)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT,
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT,
                               "a storage of %zu elements of %zu bytes does not fit its record "
                               "data/%.*s of %zu bytes",
                               s->n_elements, size, s->key_n < 80 ? (int)s->key_n : 80, s->key,
@@ -279,8 +277,7 @@ enum sl_code sl_pth_zip_read(struct sl_reader *r)
     return c;
 }
 
-/* --- old files ----------------------------------------------------------------------------------
- */
+/* --- old files -------------------------------------------------------------------------------- */
 
 static int by_key(const void *a, const void *b)
 {

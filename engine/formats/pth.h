@@ -9,8 +9,7 @@
 #include "engine/formats/arena.h"
 #include "engine/formats/reader.h"
 
-/* --- the zip container --------------------------------------------------------------------------
- */
+/* --- the zip container ------------------------------------------------------------------------ */
 
 struct sl_zip_entry {
     const char *name; /* in the mapping: not terminated */
@@ -37,8 +36,7 @@ const struct sl_zip_entry *sl_zip_find(const struct sl_zip *z, const char *prefi
 SL_NODISCARD enum sl_code sl_zip_data(struct sl_reader *r, const struct sl_zip *z,
                                       const struct sl_zip_entry *e, const unsigned char **ret);
 
-/* --- pickles ------------------------------------------------------------------------------------
- */
+/* --- pickles ---------------------------------------------------------------------------------- */
 
 /* Limits of one checkpoint's pickle. A state dict of 10,000 tensors needs 2 MiB, 10 MiB of arena
  * and 80,000 memo places. */
@@ -122,16 +120,16 @@ SL_NODISCARD enum sl_code sl_pickle_run(struct sl_pickle *m, const unsigned char
 
 void sl_pickle_done(struct sl_pickle *m);
 
-/* Fails with the file, the pickle and the place in front of the message. */
-enum sl_code sl_pickle_fail(const struct sl_pickle *m, enum sl_code c, const char *fmt, ...)
+/* As SL_READER_FAIL, with the pickle and the place in it before the message. */
+#define SL_PICKLE_FAIL(m, code, ...) (sl_pickle_fail((m), SL_E_##code, __VA_ARGS__), SL_E_##code)
+void sl_pickle_fail(const struct sl_pickle *m, enum sl_code c, const char *fmt, ...)
     SL_PRINTF(3, 4);
 enum sl_code sl_pickle_no_memory(const struct sl_pickle *m);
 
 /* A new value of the arena; NULL when there is no memory. */
 struct sl_pickle_value *sl_pickle_new(struct sl_pickle *m, enum sl_pickle_kind kind);
 
-/* --- globals ------------------------------------------------------------------------------------
- */
+/* --- globals ---------------------------------------------------------------------------------- */
 
 /* The row of an allowed Python name; NULL for any other. */
 const struct sl_pickle_global *sl_pickle_global_find(const char *module, size_t module_n,

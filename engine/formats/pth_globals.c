@@ -23,12 +23,10 @@ struct sl_pickle_global {
 
 static enum sl_code wrong_arguments(const struct sl_pickle *m, const char *name)
 {
-    return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "%s is called with arguments it does not take",
-                          name);
+    return SL_PICKLE_FAIL(m, FILE_CORRUPT, "%s is called with arguments it does not take", name);
 }
 
-/* --- tensors ------------------------------------------------------------------------------------
- */
+/* --- tensors ---------------------------------------------------------------------------------- */
 
 static bool size_of(const struct sl_pickle_value *v, size_t *ret)
 {
@@ -50,13 +48,13 @@ static enum sl_code read_tensor(struct sl_pickle *m, const struct sl_pickle_valu
         stride->kind != SL_PICKLE_TUPLE || shape->n != stride->n)
         return wrong_arguments(m, "torch._utils._rebuild_tensor");
     if (shape->n > SL_TENSOR_RANK_MAX)
-        return sl_pickle_fail(m, SL_E_TOO_LARGE, "a tensor has %zu dimensions; at most %d",
-                              shape->n, SL_TENSOR_RANK_MAX);
+        return SL_PICKLE_FAIL(m, TOO_LARGE, "a tensor has %zu dimensions; at most %d", shape->n,
+                              SL_TENSOR_RANK_MAX);
     t->as.rank = (unsigned)shape->n;
     for (size_t i = 0; i < shape->n; i++) {
         size_t step;
         if (!size_of(shape->u.v[i], &t->as.shape[i]) || !size_of(stride->u.v[i], &step))
-            return sl_pickle_fail(m, SL_E_FILE_CORRUPT,
+            return SL_PICKLE_FAIL(m, FILE_CORRUPT,
                                   "a tensor's shape or stride is not an integer ≥ 0");
         t->as.stride[i] = (ptrdiff_t)step;
     }
@@ -85,7 +83,7 @@ static enum sl_code rebuild_tensor(struct sl_pickle *m, const struct sl_pickle_v
     if (c)
         return c;
     if (!t.storage->dtype)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "a tensor over a storage without a type");
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "a tensor over a storage without a type");
     t.as.dtype = t.storage->dtype;
     return make_tensor(m, &t, ret);
 }
@@ -103,7 +101,7 @@ static enum sl_code rebuild_tensor_v3(struct sl_pickle *m, const struct sl_pickl
         return wrong_arguments(m, "torch._utils._rebuild_tensor_v3");
     const struct sl_pickle_global *type = args->u.v[6]->u.global;
     if (!type->dtype)
-        return sl_pickle_fail(m, SL_E_FILE_UNSUPPORTED,
+        return SL_PICKLE_FAIL(m, FILE_UNSUPPORTED,
                               "a tensor of %s, which is not supported; supported are F64, F32, "
                               "F16, BF16, I64, I32, I16, I8, U8, BOOL",
                               type->name);
@@ -134,8 +132,7 @@ static enum sl_code rebuild_from_type(struct sl_pickle *m, const struct sl_pickl
     return f(m, args->u.v[2], ret);
 }
 
-/* --- ordinary values ----------------------------------------------------------------------------
- */
+/* --- ordinary values -------------------------------------------------------------------------- */
 
 /* OrderedDict(), or OrderedDict([(key, value), …]) */
 static enum sl_code make_dict(struct sl_pickle *m, const struct sl_pickle_value *args,
@@ -172,8 +169,7 @@ static enum sl_code make_other(struct sl_pickle *m, const struct sl_pickle_value
     return *ret ? SL_OK : sl_pickle_no_memory(m);
 }
 
-/* --- the table ----------------------------------------------------------------------------------
- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 #define CALL(module, name, f)                                                                      \
     {                                                                                              \
@@ -257,24 +253,23 @@ enum sl_code sl_pickle_call(struct sl_pickle *m, const struct sl_pickle_global *
                             const struct sl_pickle_value *args, struct sl_pickle_value **ret)
 {
     if (!g->call)
-        return sl_pickle_fail(m, SL_E_FILE_UNSUPPORTED,
+        return SL_PICKLE_FAIL(m, FILE_UNSUPPORTED,
                               "%s.%s is called, which is no function of a checkpoint", g->module,
                               g->name);
     return g->call(m, args, ret);
 }
 
-/* --- storages -----------------------------------------------------------------------------------
- */
+/* --- storages --------------------------------------------------------------------------------- */
 
 static enum sl_code wrong_id(const struct sl_pickle *m, const char *what)
 {
-    return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "a storage's id is broken: %s", what);
+    return SL_PICKLE_FAIL(m, FILE_CORRUPT, "a storage's id is broken: %s", what);
 }
 
 static enum sl_code keep_storage(struct sl_pickle *m, struct sl_pickle_storage *s)
 {
     if (m->n_storages >= SL_TENSORS_MAX)
-        return sl_pickle_fail(m, SL_E_TOO_LARGE, "more than %zu storages", SL_TENSORS_MAX);
+        return SL_PICKLE_FAIL(m, TOO_LARGE, "more than %zu storages", SL_TENSORS_MAX);
     if (m->n_storages == m->storages_cap) {
         size_t cap = m->storages_cap ? m->storages_cap * 2 : 64;
         struct sl_pickle_storage **p =
@@ -299,7 +294,7 @@ static enum sl_code read_view(struct sl_pickle *m, const struct sl_pickle_value 
         !size_of(v->u.v[2], &t->view_n))
         return wrong_id(m, "its view is not (key, offset, length)");
     if (t->view_at > t->storage->n_elements || t->view_n > t->storage->n_elements - t->view_at)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT,
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT,
                               "a view of %zu elements at %zu does not fit its storage of %zu",
                               t->view_n, t->view_at, t->storage->n_elements);
     return SL_OK;
@@ -313,7 +308,7 @@ enum sl_code sl_pickle_persistent(struct sl_pickle *m, const struct sl_pickle_va
         return wrong_id(m, "it is not a tuple of five or six");
     struct sl_pickle_value *const *v = id->u.v;
     if (v[0]->kind != SL_PICKLE_STRING || !equal("storage", v[0]->u.s, v[0]->n))
-        return sl_pickle_fail(m, SL_E_FILE_UNSUPPORTED,
+        return SL_PICKLE_FAIL(m, FILE_UNSUPPORTED,
                               "the checkpoint refers to something that is no storage, as a whole "
                               "pickled module does; a state dict is needed");
     if (v[1]->kind != SL_PICKLE_GLOBAL || !v[1]->u.global->storage)

@@ -23,26 +23,25 @@ struct opcode {
     unsigned arg; /* what tells handlers' cases apart: a width, a count, a value */
 };
 
-/* --- errors and memory --------------------------------------------------------------------------
- */
+/* --- errors and memory ------------------------------------------------------------------------ */
 
-enum sl_code sl_pickle_fail(const struct sl_pickle *m, enum sl_code c, const char *fmt, ...)
+void sl_pickle_fail(const struct sl_pickle *m, enum sl_code c, const char *fmt, ...)
 {
     char what[sizeof(struct sl_error)];
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    return sl_reader_fail(m->r, c, "%s, byte %td%s%s: %s", m->what, m->at - m->begin,
-                          m->op ? ", in " : "", m->op ? m->op : "", n < 0 ? "" : what);
+    sl_reader_fail(m->r, c, "%s, byte %td%s%s: %s", m->what, m->at - m->begin, m->op ? ", in " : "",
+                   m->op ? m->op : "", n < 0 ? "" : what);
 }
 
 enum sl_code sl_pickle_no_memory(const struct sl_pickle *m)
 {
     if (m->arena->full)
-        return sl_pickle_fail(m, SL_E_TOO_LARGE, "its values take more than %zu bytes",
+        return SL_PICKLE_FAIL(m, TOO_LARGE, "its values take more than %zu bytes",
                               SL_PICKLE_ARENA_MAX);
-    return sl_pickle_fail(m, SL_E_NO_MEMORY, "not enough memory for its values");
+    return SL_PICKLE_FAIL(m, NO_MEMORY, "not enough memory for its values");
 }
 
 struct sl_pickle_value *sl_pickle_new(struct sl_pickle *m, enum sl_pickle_kind kind)
@@ -62,22 +61,21 @@ static bool grow(struct sl_pickle_value ***v, size_t n, size_t *cap, size_t limi
     while (want <= n)
         want *= 2; /* n is below limit, which is a power of two and far from overflow */
     assert(want <= limit);
-    void *p = sl_realloc(*v, want, sizeof **v);
+    void *p = sl_realloc(*v, want, sizeof(struct sl_pickle_value *));
     if (!p)
         return false;
     *v = p;
-    memset(*v + *cap, 0, (want - *cap) * sizeof **v);
+    memset(*v + *cap, 0, (want - *cap) * sizeof(struct sl_pickle_value *));
     *cap = want;
     return true;
 }
 
-/* --- input --------------------------------------------------------------------------------------
- */
+/* --- input ------------------------------------------------------------------------------------ */
 
 static enum sl_code take(struct sl_pickle *m, size_t n, const unsigned char **ret)
 {
     if (n > (size_t)(m->end - m->at))
-        return sl_pickle_fail(m, SL_E_FILE_TRUNCATED, "%zu bytes are needed, %td are left", n,
+        return SL_PICKLE_FAIL(m, FILE_TRUNCATED, "%zu bytes are needed, %td are left", n,
                               m->end - m->at);
     *ret = m->at;
     m->at += n;
@@ -87,7 +85,7 @@ static enum sl_code take(struct sl_pickle *m, size_t n, const unsigned char **re
 /* A little-endian unsigned number of width bytes. */
 static enum sl_code take_number(struct sl_pickle *m, unsigned width, uint64_t *ret)
 {
-    const unsigned char *p = NULL;
+    const unsigned char *p;
     enum sl_code c = take(m, width, &p);
     if (c)
         return c;
@@ -101,22 +99,21 @@ static enum sl_code take_line(struct sl_pickle *m, const char **ret, size_t *ret
 {
     const unsigned char *nl = memchr(m->at, '\n', (size_t)(m->end - m->at));
     if (!nl)
-        return sl_pickle_fail(m, SL_E_FILE_TRUNCATED, "a line without an end");
+        return SL_PICKLE_FAIL(m, FILE_TRUNCATED, "a line without an end");
     *ret = (const char *)m->at;
     *ret_n = (size_t)(nl - m->at);
     m->at = nl + 1;
     return SL_OK;
 }
 
-/* --- the stack ----------------------------------------------------------------------------------
- */
+/* --- the stack -------------------------------------------------------------------------------- */
 
 static enum sl_code push(struct sl_pickle *m, struct sl_pickle_value *v)
 {
     if (!v)
         return sl_pickle_no_memory(m);
     if (m->n_stack >= SL_PICKLE_STACK_MAX)
-        return sl_pickle_fail(m, SL_E_TOO_LARGE, "more than %zu values on the stack",
+        return SL_PICKLE_FAIL(m, TOO_LARGE, "more than %zu values on the stack",
                               SL_PICKLE_STACK_MAX);
     if (!grow(&m->stack, m->n_stack, &m->stack_cap, SL_PICKLE_STACK_MAX))
         return sl_pickle_no_memory(m);
@@ -133,8 +130,8 @@ static size_t stack_floor(const struct sl_pickle *m)
 static enum sl_code need(const struct sl_pickle *m, size_t n)
 {
     if (m->n_stack - stack_floor(m) < n)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "%zu values are needed, %zu are on the stack",
-                              n, m->n_stack - stack_floor(m));
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "%zu values are needed, %zu are on the stack", n,
+                              m->n_stack - stack_floor(m));
     return SL_OK;
 }
 
@@ -142,7 +139,7 @@ static enum sl_code need(const struct sl_pickle *m, size_t n)
 static enum sl_code pop_mark(struct sl_pickle *m, size_t *ret)
 {
     if (!m->n_marks)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "there is no mark on the stack");
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "there is no mark on the stack");
     *ret = m->marks[--m->n_marks];
     return SL_OK;
 }
@@ -168,26 +165,25 @@ static enum sl_code append(struct sl_pickle *m, struct sl_pickle_value *to,
     return SL_OK;
 }
 
-/* --- opcodes: constants -------------------------------------------------------------------------
- */
+/* --- opcodes: constants ----------------------------------------------------------------------- */
 
 static enum sl_code op_proto(struct sl_pickle *m, unsigned width)
 {
-    uint64_t version = 0;
+    uint64_t version;
     enum sl_code c = take_number(m, width, &version);
     if (!c && version > 5)
-        c = sl_pickle_fail(m, SL_E_FILE_UNSUPPORTED, "pickle protocol %ju; at most 5 is known",
+        c = SL_PICKLE_FAIL(m, FILE_UNSUPPORTED, "pickle protocol %ju; at most 5 is known",
                            (uintmax_t)version);
     return c;
 }
 
 static enum sl_code op_frame(struct sl_pickle *m, unsigned width)
 {
-    uint64_t n = 0; /* a hint for readers of streams: only checked to be possible */
+    uint64_t n; /* a hint for readers of streams: only checked to be possible */
     enum sl_code c = take_number(m, width, &n);
     if (!c && n > (uint64_t)(m->end - m->at))
-        c = sl_pickle_fail(m, SL_E_FILE_TRUNCATED, "a frame of %ju bytes, %td are left",
-                           (uintmax_t)n, m->end - m->at);
+        c = SL_PICKLE_FAIL(m, FILE_TRUNCATED, "a frame of %ju bytes, %td are left", (uintmax_t)n,
+                           m->end - m->at);
     return c;
 }
 
@@ -214,7 +210,7 @@ static enum sl_code push_int(struct sl_pickle *m, int64_t i)
 
 static enum sl_code op_int(struct sl_pickle *m, unsigned width)
 {
-    uint64_t u = 0;
+    uint64_t u;
     enum sl_code c = take_number(m, width, &u);
     if (c)
         return c;
@@ -224,8 +220,8 @@ static enum sl_code op_int(struct sl_pickle *m, unsigned width)
 /* LONG1, LONG4: a length of `width` bytes, then so many bytes of two's complement. */
 static enum sl_code op_long(struct sl_pickle *m, unsigned width)
 {
-    uint64_t n = 0;
-    const unsigned char *p = NULL;
+    uint64_t n;
+    const unsigned char *p;
     enum sl_code c = take_number(m, width, &n);
     if (!c)
         c = take(m, (size_t)n, &p);
@@ -240,15 +236,15 @@ static enum sl_code op_long(struct sl_pickle *m, unsigned width)
 
 static enum sl_code op_float(struct sl_pickle *m, unsigned width)
 {
-    const unsigned char *p = NULL;
+    const unsigned char *p;
     enum sl_code c = take(m, width, &p);
     return c ? c : push(m, sl_pickle_new(m, SL_PICKLE_OTHER));
 }
 
 static enum sl_code op_string(struct sl_pickle *m, unsigned width)
 {
-    uint64_t n = 0;
-    const unsigned char *p = NULL;
+    uint64_t n;
+    const unsigned char *p;
     enum sl_code c = take_number(m, width, &n);
     if (!c)
         c = take(m, (size_t)n, &p);
@@ -270,14 +266,13 @@ static enum sl_code op_bytes(struct sl_pickle *m, unsigned width)
     return c;
 }
 
-/* --- opcodes: containers ------------------------------------------------------------------------
- */
+/* --- opcodes: containers ---------------------------------------------------------------------- */
 
 static enum sl_code op_mark(struct sl_pickle *m, unsigned arg)
 {
     (void)arg;
     if (m->n_marks >= SL_PICKLE_MARKS_MAX)
-        return sl_pickle_fail(m, SL_E_TOO_LARGE, "values are nested more than %zu deep",
+        return SL_PICKLE_FAIL(m, TOO_LARGE, "values are nested more than %zu deep",
                               SL_PICKLE_MARKS_MAX);
     m->marks[m->n_marks++] = m->n_stack;
     return SL_OK;
@@ -304,10 +299,10 @@ static enum sl_code op_tuple_n(struct sl_pickle *m, unsigned n)
 
 static enum sl_code op_collect(struct sl_pickle *m, unsigned kind)
 {
-    size_t height = 0;
+    size_t height;
     enum sl_code c = pop_mark(m, &height);
     if (!c && kind == SL_PICKLE_DICT && (m->n_stack - height) % 2)
-        c = sl_pickle_fail(m, SL_E_FILE_CORRUPT, "a dict with a key and no value");
+        c = SL_PICKLE_FAIL(m, FILE_CORRUPT, "a dict with a key and no value");
     return c ? c : collect(m, (enum sl_pickle_kind)kind, height);
 }
 
@@ -318,10 +313,9 @@ static const char *const container_names[] = {
 static enum sl_code add_items(struct sl_pickle *m, enum sl_pickle_kind kind, size_t height)
 {
     if (height <= stack_floor(m) || m->stack[height - 1]->kind != kind)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "there is no %s to add to",
-                              container_names[kind]);
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "there is no %s to add to", container_names[kind]);
     if (kind == SL_PICKLE_DICT && (m->n_stack - height) % 2)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "a dict with a key and no value");
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "a dict with a key and no value");
     enum sl_code c = SL_OK;
     if (kind != SL_PICKLE_OTHER)
         c = append(m, m->stack[height - 1], m->stack + height, m->n_stack - height);
@@ -338,18 +332,17 @@ static enum sl_code op_add_one(struct sl_pickle *m, unsigned kind)
 
 static enum sl_code op_add_all(struct sl_pickle *m, unsigned kind)
 {
-    size_t height = 0;
+    size_t height;
     enum sl_code c = pop_mark(m, &height);
     return c ? c : add_items(m, (enum sl_pickle_kind)kind, height);
 }
 
-/* --- opcodes: stack and memo --------------------------------------------------------------------
- */
+/* --- opcodes: stack and memo ------------------------------------------------------------------ */
 
 static enum sl_code op_pop(struct sl_pickle *m, unsigned arg)
 {
     (void)arg;
-    size_t height = 0;
+    size_t height;
     if (m->n_marks && m->n_stack == stack_floor(m))
         return pop_mark(m, &height);
     enum sl_code c = need(m, 1);
@@ -370,7 +363,7 @@ static enum sl_code put(struct sl_pickle *m, uint64_t i)
     if (c)
         return c;
     if (i >= SL_PICKLE_MEMO_MAX)
-        return sl_pickle_fail(m, SL_E_TOO_LARGE, "memo place %ju; at most %zu", (uintmax_t)i,
+        return SL_PICKLE_FAIL(m, TOO_LARGE, "memo place %ju; at most %zu", (uintmax_t)i,
                               SL_PICKLE_MEMO_MAX - 1);
     if (!grow(&m->memo, (size_t)i, &m->memo_cap, SL_PICKLE_MEMO_MAX))
         return sl_pickle_no_memory(m);
@@ -382,7 +375,7 @@ static enum sl_code put(struct sl_pickle *m, uint64_t i)
 
 static enum sl_code op_put(struct sl_pickle *m, unsigned width)
 {
-    uint64_t i = 0;
+    uint64_t i;
     enum sl_code c = take_number(m, width, &i);
     return c ? c : put(m, i);
 }
@@ -395,25 +388,24 @@ static enum sl_code op_memoize(struct sl_pickle *m, unsigned arg)
 
 static enum sl_code op_get(struct sl_pickle *m, unsigned width)
 {
-    uint64_t i = 0;
+    uint64_t i;
     enum sl_code c = take_number(m, width, &i);
     if (c)
         return c;
     if (i >= m->memo_cap || !m->memo[i])
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "memo place %ju is empty", (uintmax_t)i);
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "memo place %ju is empty", (uintmax_t)i);
     return push(m, m->memo[i]);
 }
 
-/* --- opcodes: names and what they do ------------------------------------------------------------
- */
+/* --- opcodes: names and what they do ---------------------------------------------------------- */
 
 static enum sl_code push_global(struct sl_pickle *m, const char *module, size_t module_n,
                                 const char *name, size_t name_n)
 {
     const struct sl_pickle_global *g = sl_pickle_global_find(module, module_n, name, name_n);
     if (!g)
-        return sl_pickle_fail(
-            m, SL_E_FILE_UNSUPPORTED,
+        return SL_PICKLE_FAIL(
+            m, FILE_UNSUPPORTED,
             "the checkpoint wants Python's %.*s.%.*s, which is refused: only what "
             "tensors need is known here, and nothing of a file is run",
             module_n < 80 ? (int)module_n : 80, module, name_n < 80 ? (int)name_n : 80, name);
@@ -426,8 +418,8 @@ static enum sl_code push_global(struct sl_pickle *m, const char *module, size_t 
 static enum sl_code op_global(struct sl_pickle *m, unsigned arg)
 {
     (void)arg;
-    const char *module = NULL, *name = NULL;
-    size_t module_n = 0, name_n = 0;
+    const char *module, *name;
+    size_t module_n, name_n;
     enum sl_code c = take_line(m, &module, &module_n);
     if (!c)
         c = take_line(m, &name, &name_n);
@@ -443,7 +435,7 @@ static enum sl_code op_stack_global(struct sl_pickle *m, unsigned arg)
     const struct sl_pickle_value *module = m->stack[m->n_stack - 2];
     const struct sl_pickle_value *name = m->stack[m->n_stack - 1];
     if (module->kind != SL_PICKLE_STRING || name->kind != SL_PICKLE_STRING)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "a Python name that is not a string");
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "a Python name that is not a string");
     m->n_stack -= 2;
     return push_global(m, module->u.s, module->n, name->u.s, name->n);
 }
@@ -457,7 +449,7 @@ static enum sl_code op_reduce(struct sl_pickle *m, unsigned arg)
         return c;
     const struct sl_pickle_value *f = m->stack[m->n_stack - 2], *args = m->stack[m->n_stack - 1];
     if (f->kind != SL_PICKLE_GLOBAL || args->kind != SL_PICKLE_TUPLE)
-        return sl_pickle_fail(m, SL_E_FILE_CORRUPT, "a call of something that is no function");
+        return SL_PICKLE_FAIL(m, FILE_CORRUPT, "a call of something that is no function");
     struct sl_pickle_value *v = NULL;
     c = sl_pickle_call(m, f->u.global, args, &v);
     if (c)
@@ -475,7 +467,7 @@ static enum sl_code op_build(struct sl_pickle *m, unsigned arg)
         return c;
     enum sl_pickle_kind kind = m->stack[m->n_stack - 2]->kind;
     if (kind != SL_PICKLE_DICT && kind != SL_PICKLE_TENSOR)
-        return sl_pickle_fail(m, SL_E_FILE_UNSUPPORTED,
+        return SL_PICKLE_FAIL(m, FILE_UNSUPPORTED,
                               "attributes for an object that is neither a dict nor a tensor");
     m->n_stack--;
     return SL_OK;
@@ -501,8 +493,7 @@ static enum sl_code op_stop(struct sl_pickle *m, unsigned arg)
     return need(m, 1);
 }
 
-/* --- the machine --------------------------------------------------------------------------------
- */
+/* --- the machine ------------------------------------------------------------------------------ */
 
 static const struct opcode opcodes[256] = {
     [0x80] = {"PROTO", op_proto, 1},
@@ -558,13 +549,13 @@ static const struct opcode opcodes[256] = {
 
 static enum sl_code step(struct sl_pickle *m)
 {
-    const unsigned char *op = NULL;
+    const unsigned char *op;
     enum sl_code c = take(m, 1, &op);
     if (c)
         return c;
     m->op = opcodes[*op].name;
     if (!m->op)
-        return sl_pickle_fail(m, SL_E_FILE_UNSUPPORTED,
+        return SL_PICKLE_FAIL(m, FILE_UNSUPPORTED,
                               "opcode 0x%02x is not among those that checkpoints need", *op);
     return opcodes[*op].run(m, opcodes[*op].arg);
 }
@@ -581,7 +572,7 @@ enum sl_code sl_pickle_run(struct sl_pickle *m, const unsigned char *data, size_
         memset(m->memo, 0, m->memo_cap * sizeof(struct sl_pickle_value *));
     while (!m->stopped) {
         if (m->at - m->begin > (ptrdiff_t)SL_PICKLE_BYTES_MAX)
-            return sl_pickle_fail(m, SL_E_TOO_LARGE, "the pickle is longer than %zu bytes",
+            return SL_PICKLE_FAIL(m, TOO_LARGE, "the pickle is longer than %zu bytes",
                                   SL_PICKLE_BYTES_MAX);
         enum sl_code c = step(m);
         if (c)

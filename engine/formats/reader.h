@@ -26,9 +26,10 @@ struct sl_reader {
     struct sl_error *err;
 };
 
-/* `return SL_READER_FAIL(r, FILE_CORRUPT, "…", …);` names the file first. */
-#define SL_READER_FAIL(r, code, ...) sl_reader_fail((r), SL_E_##code, __VA_ARGS__)
-enum sl_code sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, ...)
+/* `return SL_READER_FAIL(r, FILE_CORRUPT, "…", …);` names the file first. A macro, so that the
+ * compiler sees that the value is not SL_OK. */
+#define SL_READER_FAIL(r, code, ...) (sl_reader_fail((r), SL_E_##code, __VA_ARGS__), SL_E_##code)
+void sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, ...)
     SL_PRINTF(3, 4);
 
 /* The readers. Data that stays beyond the call lies in r->data or in the arena. */

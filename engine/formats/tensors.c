@@ -45,27 +45,24 @@ static struct opened *opened_of(const struct sl_tensors *t)
     return t->priv;
 }
 
-/* --- for the readers ----------------------------------------------------------------------------
- */
+/* --- for the readers -------------------------------------------------------------------------- */
 
-static enum sl_code fail_about(const struct sl_reader *r, enum sl_code c, const char *fmt,
-                               va_list ap)
+static void fail_about(const struct sl_reader *r, enum sl_code c, const char *fmt, va_list ap)
 {
     char what[sizeof(struct sl_error)];
     int n = vsnprintf(what, sizeof what, fmt, ap);
     /* Of a long path the end says more than the beginning. */
     size_t len = strlen(r->name);
     const char *name = len > 160 ? r->name + (len - 160) : r->name;
-    return sl_fail(r->err, c, "%s%s: %s", len > 160 ? "…" : "", name, n < 0 ? "" : what);
+    sl_fail(r->err, c, "%s%s: %s", len > 160 ? "…" : "", name, n < 0 ? "" : what);
 }
 
-enum sl_code sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, ...)
+void sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     fail_about(r, c, fmt, ap);
     va_end(ap);
-    return c;
 }
 
 static const char *copy_string(struct sl_reader *r, const char *s, size_t n)
@@ -195,8 +192,7 @@ enum sl_code sl_reader_add_meta(struct sl_reader *r, const char *key, size_t key
     return SL_OK;
 }
 
-/* --- opening and closing ------------------------------------------------------------------------
- */
+/* --- opening and closing ---------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b)
 {
@@ -331,8 +327,7 @@ void sl_tensors_close(struct sl_tensors *t)
     sl_free(o);
 }
 
-/* --- tensors ------------------------------------------------------------------------------------
- */
+/* --- tensors ---------------------------------------------------------------------------------- */
 
 const struct sl_tensor *sl_tensors_find(const struct sl_tensors *t, const char *name)
 {
