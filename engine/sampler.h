@@ -1,10 +1,47 @@
 /* sampler.h: from one row of logits to one token. Private to libslate.
  *
  * One sl_sampler belongs to one running turn and holds what a turn's choices depend on beyond the
- * logits: the penalty counts and how many random numbers were drawn. The generator is SplitMix64
- * (Steele, Lea, Flood 2014): number i of a seed is a pure function of (seed, i), so a continuation
- * needs two integers. Samplers of different turns may run at the same time on different workers;
- * each has its own scratch, made at open: nothing allocates afterwards. */
+ * logits: the penalty counts and how many random numbers were drawn. Samplers of different turns
+ * may run at the same time on different workers; each has its own scratch, made at open: nothing
+ * allocates afterwards.
+ *
+ * A choice, step by step. l is the row of logits, c[t] the count of token t.
+ *
+ *   counts    Of the tokens generated in this turn or, with penalty_last_n > 0, of the last n
+ *             generated on the session. A token generated a tokens ago (0: the last one) counts
+ *             penalty_decay^a, so c[t] = Σ penalty_decay^a over its occurrences (RWKV's alpha
+ *             decay: each token multiplies the earlier counts). Tokens of the prompt do not count.
+ *   penalties for every t with c[t] > 0, in this order
+ *             repetition (Keskar 2019): l = l > 0 ? l / θ : l · θ
+ *             presence, frequency (as OpenAI): l = l - presence - frequency · c[t]
+ *   bias      l = l + bias, of each entry. All of this in double, then rounded to float and held
+ *             within ±FLT_MAX; a logit of -inf (a token that cannot come) stays -inf.
+ *   greedy    temperature 0: the largest l, the smallest id among equals. No draw; what follows is
+ *             not done.
+ *   top_k     keeps the k largest l. Off with 0 or where k is not less than what there is.
+ *   typical_p (Meister 2022) p = softmax of what is left, H its entropy: keeps, in ascending order
+ *             of |-ln p - H|, the fewest tokens whose p sum to at least typical_p.
+ *   top_p     (Holtzman 2020) p = softmax of what is left: keeps, in descending order of p, the
+ *             fewest tokens whose p sum to at least top_p.
+ *   min_p     (Nguyen 2024) keeps p ≥ min_p · (the largest p of what is left).
+ *             In these four the smaller id goes first among equals, and one token always stays:
+ *             each keeps at least the first in its order. Where rounding lets no sum reach its
+ *             bound, all are kept.
+ *   draw      weights w = exp((l - max l) / temperature) of what is left; one uniform number u; the
+ *             first token in the order of ids at which the running sum of w exceeds u · Σ w.
+ *
+ * -ln p - H is computed as Σ p·l - l, which is the same number. exp, sums and maxima are those of
+ * kernels.h, so every kernel table chooses the same token from the same logits. A sum over tokens:
+ * blocks of 256 in the order of ids by sum16 (or dot16), the blocks' sums in order in double. The
+ * sums at a cut: select.h.
+ *
+ * The generator is SplitMix64 (Steele, Lea, Flood 2014): number i of a seed is a pure function of
+ * (seed, i): z = mix(seed + (i + 1) · 0x9E3779B97F4A7C15), u = (z >> 11) · 2^-53. One number for
+ * each choice at temperature > 0, also where only one token is left. So a continuation needs two
+ * integers, and the counts come back by accepting the turn's tokens again.
+ *
+ * Log probabilities are those of the logits as they came, before all of this: l - (max + ln Σ
+ * exp(l - max)), in double from the sum on. */
 #ifndef SLATE_ENGINE_SAMPLER_H
 #define SLATE_ENGINE_SAMPLER_H
 
@@ -13,9 +50,16 @@
 
 struct sl_sampler;
 
+/* Checks what a client gave; errors: INVALID_VALUE, with the field's name as param. The functions
+ * below assert what this refuses. */
+SL_NODISCARD enum sl_code sl_sampling_check(const struct sl_sampling *p, size_t vocab_size,
+                                            struct sl_error *err);
+
+/* About 28 bytes of scratch per token of the vocabulary; pages of it that the settings in use do
+ * not need are never touched. Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k,
                                           size_t vocab_size, struct sl_error *err);
-void sl_sampler_close(struct sl_sampler *s);
+void sl_sampler_close(struct sl_sampler *s); /* NULL is fine */
 
 /* Starts a turn. `p` (and its bias) must stay valid until the next start; `ring` may be NULL.
  * `draws` is 0 at the start of a turn and what sl_sampler_draws() said where one goes on. */
