@@ -11,6 +11,7 @@
  *             generated on the session. A token generated a tokens ago (0: the last one) counts
  *             penalty_decay^a, so c[t] = Σ penalty_decay^a over its occurrences (RWKV's alpha
  *             decay: each token multiplies the earlier counts). Tokens of the prompt do not count.
+ *             Counts are floats; one that has decayed to 0 is none.
  *   penalties for every t with c[t] > 0, in this order
  *             repetition (Keskar 2019): l = l > 0 ? l / θ : l · θ
  *             presence, frequency (as OpenAI): l = l - presence - frequency · c[t]

@@ -429,7 +429,7 @@ static void slow_penalise(double *l, size_t n, const struct sl_sampling *p, cons
     for (size_t age = 0; age < window && age < n_history; age++)
         count[history[n_history - 1 - age]] += pow((double)p->penalty_decay, (double)age);
     for (size_t t = 0; t < n; t++) {
-        if (count[t] <= 0)
+        if ((float)count[t] <= 0) /* never generated, or decayed to nothing */
             continue;
         double theta = (double)p->repetition_penalty;
         l[t] = l[t] > 0 ? l[t] / theta : l[t] * theta;
