@@ -165,7 +165,7 @@ $(B)/engine/models/%.o: engine/models/%.S $(wildcard engine/models/*.safetensors
 
 $(B)/llhttp/%.o: $(LLHTTP_DIR)/%.c
 	@mkdir -p $(@D)
-	$(call quiet,CC)$(CC) -I$(LLHTTP_INC) $(FLAGS_$(FLAVOR)) -w -c -o $@ $<
+	$(call quiet,CC)$(CC) -I$(LLHTTP_INC) -DLLHTTP_STRICT_MODE=1 $(FLAGS_$(FLAVOR)) -w -c -o $@ $<
 
 $(B)/tests/%_test: $(B)/tests/%_test.o $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %_test.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcmocka -lcurl

@@ -15,8 +15,8 @@
  *     dispatch ──handler──> open ──reply/fail──────────────> over
  *                            └──stream──> streaming ──end──> over      abort: at any time, once
  *
- * Events are never delivered from inside a call of this header (nor from inside the handler), and
- * never after the end. A handler that answers at once needs none.
+ * Events are never delivered from inside a call of this header, nor from inside the handler, nor
+ * after the end. A handler that answers at once needs none.
  *
  * Slow readers: bytes that the kernel does not take are kept; sl_exchange_backlog() says how many.
  * Above the high mark (--write-high) sl_exchange_write() still accepts, but returns false: take no
@@ -45,11 +45,11 @@ enum sl_method { /* what routes may take; HEAD comes to a GET handler as GET */
 };
 const char *sl_method_name(enum sl_method m); /* "GET" */
 
-enum { /* bits; a key has one or more, a route asks for one */
-       SL_ROLE_USER = 1,
-       SL_ROLE_METRICS = 2,
-       SL_ROLE_ADMIN = 4,
-       SL_ROLE_ALL = 7
+enum { /* roles as bits: a key grants one or more, a route asks for one */
+       SL_GRANT_USER = 1,
+       SL_GRANT_METRICS = 2,
+       SL_GRANT_ADMIN = 4,
+       SL_GRANT_ALL = 7
 };
 
 enum sl_method sl_exchange_method(const struct sl_exchange *ex);
@@ -74,7 +74,7 @@ const char *sl_exchange_body(const struct sl_exchange *ex, size_t *ret_n);
 void sl_exchange_drop_body(struct sl_exchange *ex);
 
 const char *sl_exchange_tenant(const struct sl_exchange *ex); /* "default" without keys */
-unsigned sl_exchange_roles(const struct sl_exchange *ex);     /* SL_ROLE_… bits of its key */
+unsigned sl_exchange_roles(const struct sl_exchange *ex);     /* SL_GRANT_… bits of its key */
 const char *sl_exchange_request_id(const struct sl_exchange *ex);
 int64_t
 sl_exchange_started_us(const struct sl_exchange *ex); /* uv_hrtime() / 1000 at its first byte */
@@ -91,12 +91,12 @@ struct sl_exchange_events { /* either may be NULL */
     void (*writable)(struct sl_exchange *ex, void *user);
 };
 
-/* events: static storage, or living until the end. If the client has already gone, abort comes on
- * the loop's next turn. */
+/* events: static storage, or living until the end. To be called inside the handler: later the
+ * client may have gone already, then no abort comes any more (sl_exchange_aborted() tells). */
 void sl_exchange_on(struct sl_exchange *ex, const struct sl_exchange_events *events, void *user);
 void *sl_exchange_user(const struct sl_exchange *ex);
 
-/* The client has gone; abort was, or is about to be, called. */
+/* The client has gone; abort was, or is being, called. */
 bool sl_exchange_aborted(const struct sl_exchange *ex);
 
 /* --- the response ------------------------------------------------------------------------------*/
