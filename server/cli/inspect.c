@@ -1,0 +1,279 @@
+/* inspect.c: `slate inspect FILE` prints what a model file holds.
+ *
+ * One thread; output goes to stdout through stdio, and a failed write is a failure of the command.
+ * Strings of the file are cleaned before they reach a terminal; in JSON they are escaped. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/formats/tensors.h"
+#include "proto/buf.h"
+#include "proto/json_out.h"
+#include "server/cli/cli.h"
+
+enum {
+    NAME_COLUMN_MAX = 60, /* longer names push their row to the right */
+    TEXT_META_MAX = 120,  /* bytes of a metadata value in the text form */
+    JSON_MAX = 512 << 20, /* bytes of one piece of JSON; a metadata value is the largest */
+    SHAPE_BYTES = SL_TENSOR_RANK_MAX * 22 + 4,
+};
+
+static const char usage[] =
+    "Usage: slate inspect [--json] FILE\n"
+    "\n"
+    "Prints what a .safetensors or .pth file holds: container, size, metadata, kind of model,\n"
+    "and its tensors with element type, shape and bytes.\n"
+    "\n"
+    "  --json   print one JSON object instead\n"
+    "  --help   print this\n";
+
+struct summary {
+    const char *words, *arch;
+    uint64_t n_params, n_bytes;
+    size_t n[SL_DTYPE_COUNT]; /* tensors */
+    uint64_t bytes[SL_DTYPE_COUNT];
+};
+
+static uint64_t bytes_of(const struct sl_tensor *t)
+{
+    return (uint64_t)t->n_elements * sl_dtype_size(t->dtype);
+}
+
+static void summarize(const struct sl_tensors *t, struct summary *s)
+{
+    *s = (struct summary){0};
+    s->words = sl_tensors_describe(t, &s->arch);
+    for (size_t i = 0; i < t->n; i++) {
+        s->n_params += t->v[i].n_elements;
+        s->n_bytes += bytes_of(&t->v[i]);
+        s->n[t->v[i].dtype]++;
+        s->bytes[t->v[i].dtype] += bytes_of(&t->v[i]);
+    }
+}
+
+/* --- text --------------------------------------------------------------------------------------
+ */
+
+/* 1234567 as "1,234,567" */
+static const char *grouped(uint64_t n, char dst[32])
+{
+    char digits[24];
+    int len = snprintf(digits, sizeof digits, "%" PRIu64, n);
+    char *d = dst;
+    for (int i = 0; i < len; i++) {
+        if (i && (len - i) % 3 == 0)
+            *d++ = ',';
+        *d++ = digits[i];
+    }
+    *d = '\0';
+    return dst;
+}
+
+/* At most max bytes of a string from the file, safe for a terminal. */
+static void print_clean(const char *s, size_t n, size_t max)
+{
+    char clean[4096]; /* three bytes for each one that is replaced */
+    size_t show = n < max ? n : max;
+    sl_utf8_sanitize_text(clean, sizeof clean, s, show, show < n);
+    fputs(clean, stdout);
+}
+
+static void shape_text(const struct sl_tensor *t, char dst[SHAPE_BYTES])
+{
+    size_t at = 0;
+    dst[at++] = '[';
+    for (unsigned i = 0; i < t->rank; i++)
+        at += (size_t)snprintf(dst + at, SHAPE_BYTES - at, "%s%zu", i ? ", " : "", t->shape[i]);
+    dst[at++] = ']';
+    dst[at] = '\0';
+}
+
+static void print_summary(const char *path, const struct sl_tensors *t, const struct summary *s)
+{
+    char n[32];
+    printf("file        ");
+    print_clean(path, strlen(path), 1024);
+    printf("\ncontainer   %s\nsize        %s bytes\nmodel       %s\n", t->container,
+           grouped(t->file_bytes, n), s->words);
+    printf("tensors     %s\n", grouped(t->n, n));
+    printf("parameters  %s\n", grouped(s->n_params, n));
+    for (int d = SL_DTYPE_NONE + 1; d < SL_DTYPE_COUNT; d++)
+        if (s->n[d])
+            printf("type        %s: %s bytes in %zu tensor%s\n", sl_dtype_name((enum sl_dtype)d),
+                   grouped(s->bytes[d], n), s->n[d], s->n[d] == 1 ? "" : "s");
+    for (size_t i = 0; i < t->n_meta; i++) {
+        printf("metadata    ");
+        print_clean(t->meta[i].key, strlen(t->meta[i].key), TEXT_META_MAX);
+        printf(" = ");
+        print_clean(t->meta[i].value, strlen(t->meta[i].value), TEXT_META_MAX);
+        putchar('\n');
+    }
+}
+
+static void print_table(const struct sl_tensors *t)
+{
+    size_t width = 4;
+    for (size_t i = 0; i < t->n; i++) {
+        size_t len = strlen(t->v[i].name);
+        width = len > width ? len : width;
+    }
+    width = width < NAME_COLUMN_MAX ? width : NAME_COLUMN_MAX;
+    if (t->n)
+        printf("\n%-*s  %-4s  %14s  %s\n", (int)width, "name", "type", "bytes", "shape");
+    for (size_t i = 0; i < t->n; i++) {
+        const struct sl_tensor *x = &t->v[i];
+        char n[32], shape[SHAPE_BYTES];
+        size_t len = strlen(x->name);
+        shape_text(x, shape);
+        print_clean(x->name, len, len);
+        printf("%*s  %-4s  %14s  %s%s\n", len < width ? (int)(width - len) : 0, "",
+               sl_dtype_name(x->dtype), grouped(bytes_of(x), n), shape,
+               x->contiguous ? "" : " (strided view)");
+    }
+}
+
+/* --- JSON --------------------------------------------------------------------------------------
+ */
+
+static void member_text(struct sl_json_out *w, const char *key, const char *text)
+{
+    sl_out_key(w, key);
+    sl_out_str(w, text);
+}
+
+static void member_uint(struct sl_json_out *w, const char *key, uint64_t u)
+{
+    sl_out_key(w, key);
+    sl_out_uint(w, u);
+}
+
+static void write_tensor(struct sl_json_out *w, const struct sl_tensor *x)
+{
+    sl_out_open(w, '{');
+    member_text(w, "name", x->name);
+    member_text(w, "dtype", sl_dtype_name(x->dtype));
+    sl_out_key(w, "shape");
+    sl_out_open(w, '[');
+    for (unsigned i = 0; i < x->rank; i++)
+        sl_out_uint(w, x->shape[i]);
+    sl_out_close(w, ']');
+    member_uint(w, "bytes", bytes_of(x));
+    sl_out_key(w, "contiguous");
+    sl_out_bool(w, x->contiguous);
+    sl_out_close(w, '}');
+}
+
+/* Sends what is in the buffer, so that it stays small. */
+static enum sl_code flush(struct sl_buf *b, struct sl_error *err)
+{
+    enum sl_code c = sl_buf_code(b, err);
+    if (!c)
+        fwrite(b->data, 1, b->len, stdout);
+    sl_buf_clear(b);
+    return c;
+}
+
+static enum sl_code write_json(const char *path, const struct sl_tensors *t,
+                               const struct summary *s, struct sl_error *err)
+{
+    struct sl_buf b;
+    sl_buf_init(&b, JSON_MAX);
+    struct sl_json_out w = {&b, false};
+    enum sl_code c = SL_OK;
+    sl_out_open(&w, '{');
+    sl_out_key(&w, "file");
+    size_t path_n = strlen(path), room = path_n * 3 + 1;
+    char *clean = sl_malloc(room); /* a path is any bytes */
+    if (!clean)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the file's name");
+    sl_out_text(&w, clean, sl_utf8_repair(clean, path, path_n, true, NULL));
+    sl_free(clean);
+    member_text(&w, "container", t->container);
+    member_uint(&w, "file_bytes", t->file_bytes);
+    member_text(&w, "model", s->words);
+    member_text(&w, "arch", s->arch);
+    member_uint(&w, "n_tensors", t->n);
+    member_uint(&w, "n_params", s->n_params);
+    member_uint(&w, "tensor_bytes", s->n_bytes);
+    sl_out_key(&w, "metadata");
+    sl_out_open(&w, '{');
+    for (size_t i = 0; i < t->n_meta && !c; i++) {
+        sl_out_key_text(&w, t->meta[i].key, strlen(t->meta[i].key));
+        sl_out_str(&w, t->meta[i].value);
+        c = flush(&b, err);
+    }
+    sl_out_close(&w, '}');
+    sl_out_key(&w, "tensors");
+    sl_out_open(&w, '[');
+    for (size_t i = 0; i < t->n && !c; i++) {
+        write_tensor(&w, &t->v[i]);
+        c = flush(&b, err);
+    }
+    sl_out_close(&w, ']');
+    sl_out_close(&w, '}');
+    sl_buf_putc(&b, '\n');
+    if (!c)
+        c = flush(&b, err);
+    sl_buf_done(&b);
+    return c;
+}
+
+/* --- the command -------------------------------------------------------------------------------
+ */
+
+static int wrong_usage(const char *what, const char *arg)
+{
+    struct sl_error err;
+    sl_fail(&err, SL_E_USAGE, "%s%.200s; `slate inspect --help` prints the usage", what, arg);
+    return sl_cli_fail("inspect", &err);
+}
+
+static int inspect(const char *path, bool json)
+{
+    struct sl_error err = {0};
+    struct sl_tensors *t = NULL;
+    struct summary s;
+    enum sl_code c = sl_tensors_open(&t, path, &err);
+    if (c)
+        return sl_cli_fail("inspect", &err);
+    summarize(t, &s);
+    if (json) {
+        c = write_json(path, t, &s, &err);
+    } else {
+        print_summary(path, t, &s);
+        print_table(t);
+    }
+    sl_tensors_close(t);
+    if (fflush(stdout) != 0 || ferror(stdout))
+        c = sl_fail(&err, SL_E_IO, "standard output cannot be written");
+    return c ? sl_cli_fail("inspect", &err) : SL_EXIT_OK;
+}
+
+int sl_cli_inspect(int argc, char **argv)
+{
+    const char *path = NULL;
+    bool json = false, options = true;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        bool option = options && a[0] == '-' && a[1] != '\0';
+        if (option && strcmp(a, "--") == 0) {
+            options = false;
+        } else if (option && (strcmp(a, "--help") == 0 || strcmp(a, "-h") == 0)) {
+            fputs(usage, stdout);
+            return SL_EXIT_OK;
+        } else if (option && strcmp(a, "--json") == 0) {
+            json = true;
+        } else if (option) {
+            return wrong_usage("unknown option ", a);
+        } else if (path) {
+            return wrong_usage("one file at a time: ", a);
+        } else {
+            path = a;
+        }
+    }
+    if (!path)
+        return wrong_usage("which file? slate inspect FILE", "");
+    return inspect(path, json);
+}
