@@ -56,6 +56,10 @@ void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s);
 void sl_app_session_headers_of(struct sl_exchange *ex, const char *id,
                                const unsigned char incarnation[16], uint64_t version);
 
+/* Bytes that rendered messages can have at most: their contents and what the template puts around
+ * each. */
+size_t sl_app_rendered_max(const struct sl_app *app);
+
 /* Counts a turn that is over. */
 void sl_app_count_turn(const struct sl_app *app, const struct sl_run_result *res);
 

@@ -238,8 +238,7 @@ static enum sl_code start(struct sl_generation *g, struct sl_error *err)
     size_t n;
     struct sl_session *s = NULL;
     struct sl_buf rendered;
-    sl_buf_init(&rendered,
-                g->app->limits.prompt_bytes + g->app->limits.messages * (size_t)SL_STOP_BYTES_MAX);
+    sl_buf_init(&rendered, sl_app_rendered_max(g->app));
     const char *body = sl_exchange_body(g->ex, &n);
     enum sl_code c = g->dialect->decode(&g->req, body, n, &g->app->limits, err);
     if (c)
