@@ -300,10 +300,12 @@ static void cut(struct sl_turn *t, const struct sl_turn_env *env, enum sl_finish
                 size_t n_keep, size_t head_begin, int64_t now_us)
 {
     bool head_logprobs = t->logprobs && head_begin < n_keep;
+    bool at_rest = t->fed == n_keep - 1 && t->fed <= head_begin; /* nothing of a head was fed as
+                                                                    another token */
     t->n_seq = n_keep;
     t->head_begin = head_begin;
     t->result.finish = reason;
-    if (!head_logprobs && (!t->spec.keep_state || t->fed == n_keep - 1)) {
+    if (!head_logprobs && (!t->spec.keep_state || at_rest)) {
         finish(t, reason, true, now_us);
         return;
     }
