@@ -46,10 +46,10 @@ enum sl_method { /* what routes may take; HEAD comes to a GET handler as GET */
 const char *sl_method_name(enum sl_method m); /* "GET" */
 
 enum { /* roles as bits: a key grants one or more, a route asks for one */
-       SL_GRANT_USER = 1,
-       SL_GRANT_METRICS = 2,
-       SL_GRANT_ADMIN = 4,
-       SL_GRANT_ALL = 7
+       SL_ROLE_USER = 1,
+       SL_ROLE_METRICS = 2,
+       SL_ROLE_ADMIN = 4,
+       SL_ROLE_ALL = 7
 };
 
 enum sl_method sl_exchange_method(const struct sl_exchange *ex);
@@ -74,7 +74,7 @@ const char *sl_exchange_body(const struct sl_exchange *ex, size_t *ret_n);
 void sl_exchange_drop_body(struct sl_exchange *ex);
 
 const char *sl_exchange_tenant(const struct sl_exchange *ex); /* "default" without keys */
-unsigned sl_exchange_roles(const struct sl_exchange *ex);     /* SL_GRANT_… bits of its key */
+unsigned sl_exchange_roles(const struct sl_exchange *ex);     /* SL_ROLE_… bits of its key */
 const char *sl_exchange_request_id(const struct sl_exchange *ex);
 int64_t
 sl_exchange_started_us(const struct sl_exchange *ex); /* uv_hrtime() / 1000 at its first byte */

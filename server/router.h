@@ -33,7 +33,7 @@ enum {                        /* flags */
 struct sl_route {
     enum sl_method method;
     const char *pattern;
-    unsigned role; /* one SL_GRANT_… bit */
+    unsigned role; /* one SL_ROLE_… bit */
     unsigned flags;
     enum sl_body_class body;
     void (*handler)(struct sl_exchange *ex);
