@@ -1,0 +1,224 @@
+/* admission.c: from a request's prompt to a place in the engine: tokenising (long texts in libuv's
+ * pool), the limits on what waits, the line (first in, first out). See turns.h. */
+#include "server/turns_priv.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+enum { POOL_TEXT_BYTES = 64 * 1024 }; /* longer texts are tokenised in libuv's pool */
+
+void sl_run_forget_queued(struct sl_run *r)
+{
+    r->ts->queued_prefill -= r->queued;
+    r->queued = 0;
+}
+
+/* --- the way into the engine -------------------------------------------------------------------
+ */
+
+void sl_run_leave_line(struct sl_run *r)
+{
+    struct sl_turns *ts = r->ts;
+    struct sl_run **p = &ts->line;
+    while (*p != r)
+        p = &(*p)->next_in_line;
+    *p = r->next_in_line;
+    if (ts->line_end == &r->next_in_line)
+        ts->line_end = p;
+    ts->n_waiting--;
+}
+
+static void enter_engine(struct sl_run *r)
+{
+    struct sl_turns *ts = r->ts;
+    r->live = sl_slab_take(ts->slab);
+    r->shadow = sl_slab_take(ts->slab);
+    assert(r->live && r->shadow); /* the slab has two for every running turn */
+    struct sl_turn_states states = {
+        .base = r->session ? r->session->state : NULL, .live = r->live, .shadow = r->shadow};
+    r->state = RUNNING;
+    ts->n_running++;
+    enum sl_code c = sl_engine_submit(ts->engine, r->turn, &states, NULL);
+    assert(c == SL_OK); /* n_running is the engine's count */
+}
+
+void sl_turns_pump(struct sl_turns *ts)
+{
+    while (ts->line && ts->n_running < ts->opt.max_running) {
+        struct sl_run *r = ts->line;
+        sl_run_leave_line(r);
+        enter_engine(r);
+    }
+}
+
+void sl_turns_expire_waiting(struct sl_turns *ts)
+{
+    int64_t now = (int64_t)uv_now(ts->loop);
+    for (struct sl_run *r = ts->line, *next; r; r = next) {
+        next = r->next_in_line;
+        if (r->spec.max_time_ms && now - r->started_ms >= r->spec.max_time_ms) {
+            sl_run_leave_line(r);
+            sl_run_end_with(r, SL_FINISH_TIMEOUT);
+        }
+    }
+}
+
+/* The prompt's tokens are there: admission by their number, then the line. */
+static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
+{
+    struct sl_turns *ts = r->ts;
+    if (r->n_tokens > ts->opt.max_queued_prefill)
+        return sl_fail_param(err, SL_E_TOO_LARGE, "prompt",
+                             "the prompt has %zu tokens; a prompt of more than %zu is never "
+                             "admitted (--max-queued-prefill)",
+                             r->n_tokens, ts->opt.max_queued_prefill);
+    if (r->n_tokens > ts->opt.max_queued_prefill - ts->queued_prefill) {
+        sl_metric_add(ts->metrics, SL_M_TURNS_REFUSED, 1);
+        return sl_fail(err, SL_E_SERVER_FULL,
+                       "%zu prompt tokens are waiting to be read and this prompt has %zu; the "
+                       "limit is %zu (--max-queued-prefill)",
+                       ts->queued_prefill, r->n_tokens, ts->opt.max_queued_prefill);
+    }
+    const struct sl_run_spec *s = &r->spec;
+    struct sl_turn_spec spec = {.prompt = r->tokens,
+                                .n_prompt = r->n_tokens,
+                                .max_tokens = s->max_tokens,
+                                .deadline_ms = s->max_time_ms,
+                                .sampling = s->sampling,
+                                .stops = s->stops,
+                                .n_stops = s->n_stops,
+                                .stop_tokens = s->stop_tokens,
+                                .n_stop_tokens = s->n_stop_tokens,
+                                .ignore_eos = s->ignore_eos,
+                                .logprobs = s->logprobs,
+                                .ring = r->session ? r->session->ring : NULL,
+                                .keep_state = r->session != NULL,
+                                .user = r};
+    enum sl_code c = sl_turn_create(ts->engine, &spec, &r->turn, err);
+    if (c)
+        return c;
+    sl_free(r->tokens);
+    r->tokens = NULL;
+    r->queued = r->n_tokens;
+    ts->queued_prefill += r->queued;
+    r->state = WAITING;
+    r->next_in_line = NULL;
+    *ts->line_end = r;
+    ts->line_end = &r->next_in_line;
+    ts->n_waiting++;
+    sl_turns_pump(ts);
+    return SL_OK;
+}
+
+/* --- tokenising ---------------------------------------------------------------------------------
+ */
+
+static void tokenise(struct sl_run *r)
+{
+    const struct sl_text *t = r->spec.text;
+    r->n_tokens += sl_tokenizer_encode(r->ts->tokenizer, t->s, t->n, r->tokens + r->n_tokens);
+}
+
+static void on_pool(uv_work_t *work)
+{
+    tokenise(work->data);
+}
+
+static void on_pool_done(uv_work_t *work, int status)
+{
+    struct sl_run *r = work->data;
+    struct sl_turns *ts = r->ts;
+    ts->n_waiting--;
+    if (r->cancelled || status) {
+        sl_run_end_with(r, SL_FINISH_CANCELLED);
+    } else if (r->spec.max_time_ms &&
+               (int64_t)uv_now(ts->loop) - r->started_ms >= r->spec.max_time_ms) {
+        sl_run_end_with(r, SL_FINISH_TIMEOUT);
+    } else if (enqueue(r, &r->result.error)) {
+        sl_run_end_later(r);
+    }
+}
+
+/* While the text is tokenised elsewhere the caller's arrays are gone: one block for all of them. */
+static enum sl_code own_spec(struct sl_run *r, struct sl_error *err)
+{
+    struct sl_run_spec *s = &r->spec;
+    size_t n_bias = s->sampling.n_bias * sizeof *s->sampling.bias;
+    size_t n_stops = s->n_stops * sizeof *s->stops;
+    size_t n_ids = s->n_stop_tokens * sizeof *s->stop_tokens;
+    size_t n = sizeof *s->text + n_stops + n_bias + n_ids + s->text->n;
+    for (size_t i = 0; i < s->n_stops; i++)
+        n += s->stops[i].n;
+    char *p = r->owned = sl_malloc(n);
+    if (!p)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", s->text->n);
+    struct sl_text *text = (struct sl_text *)(void *)p;
+    struct sl_stop *stops = (struct sl_stop *)(void *)(text + 1);
+    char *bias = (char *)stops + n_stops, *ids = bias + n_bias, *bytes = ids + n_ids;
+    for (size_t i = 0; i < s->n_stops; i++) {
+        stops[i] = (struct sl_stop){.bytes = (unsigned char *)bytes, .n = s->stops[i].n};
+        memcpy(bytes, s->stops[i].bytes, s->stops[i].n);
+        bytes += s->stops[i].n;
+    }
+    if (n_bias)
+        memcpy(bias, s->sampling.bias, n_bias);
+    if (n_ids)
+        memcpy(ids, s->stop_tokens, n_ids);
+    memcpy(bytes, s->text->s, s->text->n);
+    *text = (struct sl_text){.s = bytes, .n = s->text->n};
+    s->text = text;
+    s->stops = stops;
+    s->sampling.bias = (const struct sl_logit_bias *)(void *)bias;
+    s->stop_tokens = (const uint32_t *)(void *)ids;
+    return SL_OK;
+}
+
+/* Pending or begin token, then room for the prompt. */
+static enum sl_code lead(struct sl_run *r, struct sl_error *err)
+{
+    const struct sl_run_spec *s = &r->spec;
+    size_t n = s->text ? s->text->n : s->n_tokens;
+    r->tokens = sl_malloc((n + 1) * sizeof *r->tokens);
+    if (!r->tokens)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", n);
+    if (r->session && r->session->has_pending) {
+        r->tokens[r->n_tokens++] = r->session->pending;
+        r->n_lead = 1;
+    } else if (r->ts->opt.begin_token >= 0) {
+        r->tokens[r->n_tokens++] = (uint32_t)r->ts->opt.begin_token;
+    } else if (!n) {
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "prompt",
+                             "the prompt is empty and there is nothing to continue: %s",
+                             s->session ? "the session is empty" : "no session was given");
+    }
+    return SL_OK;
+}
+
+enum sl_code sl_run_read_prompt(struct sl_run *r, struct sl_error *err)
+{
+    const struct sl_run_spec *s = &r->spec;
+    enum sl_code c = lead(r, err);
+    if (c)
+        return c;
+    if (s->text && s->text->n > POOL_TEXT_BYTES) {
+        c = own_spec(r, err);
+        if (c)
+            return c;
+        r->work.data = r;
+        r->state = TOKENISING;
+        int rc = uv_queue_work(r->ts->loop, &r->work, on_pool, on_pool_done);
+        if (rc)
+            return sl_fail(err, SL_E_INTERNAL, "no work for the pool: %s", uv_strerror(rc));
+        r->ts->n_waiting++;
+        return SL_OK;
+    }
+    if (s->text) {
+        tokenise(r);
+    } else if (s->n_tokens) {
+        memcpy(r->tokens + r->n_tokens, s->tokens, s->n_tokens * sizeof *s->tokens);
+        r->n_tokens += s->n_tokens;
+    }
+    return enqueue(r, err);
+}

@@ -1,0 +1,67 @@
+/* turns_priv.h: what turns.c (start, end, commit) and admission.c (the way into the engine) share.
+ */
+#ifndef SLATE_SERVER_TURNS_PRIV_H
+#define SLATE_SERVER_TURNS_PRIV_H
+
+#include "server/turns.h"
+
+enum run_state { TOKENISING, WAITING, RUNNING, ENDING, OVER };
+
+struct sl_run {
+    struct sl_turns *ts;
+    enum run_state state;
+    struct sl_run *next, *prev;  /* all runs */
+    struct sl_run *next_in_line; /* WAITING: the FIFO; ENDING: the list of those */
+
+    struct sl_run_spec spec; /* its pointers are valid in start, or into `owned` */
+    char *owned;
+    struct sl_session *session; /* while it has the lease */
+    uint32_t *tokens; /* pending or begin token, then the prompt; NULL once a turn has them */
+    size_t n_lead;    /* 1 when a pending token comes first */
+    size_t n_tokens;
+    size_t queued; /* prompt tokens counted in the queue */
+    struct sl_turn *turn;
+    struct sl_turn_states states;
+    void *live, *shadow; /* slots */
+    int64_t started_ms;
+    bool roll_back, cancelled, detached;
+    uv_work_t work;
+    struct sl_run_result result;
+};
+
+struct sl_turns {
+    uv_loop_t *loop;
+    uv_async_t wake;
+    struct sl_engine *engine;
+    const struct sl_tokenizer *tokenizer;
+    struct sl_sessions *sessions;
+    struct sl_slab *slab;
+    struct sl_metrics *metrics;
+    struct sl_turns_options opt;
+    size_t vocab_size;
+
+    struct sl_run *runs;
+    size_t n_runs, n_running, n_waiting; /* n_runs: until OVER; n_waiting: not in the engine yet */
+    size_t queued_prefill;
+    struct sl_run *line, **line_end;
+    struct sl_run *ending, **ending_end;
+    bool draining, closing;
+    void (*drained)(void *arg);
+    void *drained_arg;
+};
+
+/* turns.c. It ends without the engine: `done` comes from the loop's next turn. */
+void sl_run_end_later(struct sl_run *r);
+void sl_run_end_with(struct sl_run *r, enum sl_finish finish);
+
+/* admission.c */
+
+/* Tokens of the prompt, here or in libuv's pool; then the line, and the engine when there is room.
+ * The run has its lease. */
+SL_NODISCARD enum sl_code sl_run_read_prompt(struct sl_run *r, struct sl_error *err);
+void sl_run_leave_line(struct sl_run *r);    /* WAITING */
+void sl_run_forget_queued(struct sl_run *r); /* its prompt was read, or will not be */
+void sl_turns_pump(struct sl_turns *ts);     /* from the line into the engine */
+void sl_turns_expire_waiting(struct sl_turns *ts);
+
+#endif
