@@ -1,0 +1,114 @@
+/* load.c: see load.h. */
+#include "server/cli/load.h"
+
+#include <string.h>
+
+#include "engine/models/embedded.h"
+
+static enum sl_code find_weights(const char *name, enum sl_dtype *ret, struct sl_error *err)
+{
+    static const struct {
+        const char *name;
+        enum sl_dtype type;
+    } row[] = {{"f32", SL_DTYPE_F32}, {"bf16", SL_DTYPE_BF16}, {"f16", SL_DTYPE_F16}};
+    *ret = SL_DTYPE_NONE;
+    if (!name)
+        return SL_OK;
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        if (strcmp(row[i].name, name) == 0) {
+            *ret = row[i].type;
+            return SL_OK;
+        }
+    }
+    return sl_fail(err, SL_E_USAGE, "--weights %s: allowed are f32, bf16 and f16", name);
+}
+
+/* A tokenizer that was named, before the model: what is wrong is told at once. */
+static enum sl_code open_named(struct sl_loaded *l, const struct sl_config *config,
+                               struct sl_error *err)
+{
+    return config->tokenizer ? sl_tokenizer_open(&l->tokenizer, config->tokenizer, err) : SL_OK;
+}
+
+static enum sl_code open_default(struct sl_loaded *l, struct sl_error *err)
+{
+    size_t n, vocab = sl_model_info(l->model)->vocab_size;
+    if (l->tokenizer)
+        return SL_OK;
+    if (l->embedded) {
+        const void *data = sl_embedded_vocab_data(&n);
+        return sl_tokenizer_open_memory(&l->tokenizer, data, n, SL_EMBEDDED_NAME, err);
+    }
+    if (vocab <= 256)
+        return sl_tokenizer_open(&l->tokenizer, "bytes", err);
+    return sl_fail(err, SL_E_USAGE,
+                   "the model has %zu tokens and its file does not say which: give --tokenizer "
+                   "FILE (for RWKV World models rwkv_vocab_v20230424.txt), or --tokenizer bytes",
+                   vocab);
+}
+
+static enum sl_code parse_begin(const char *s, const struct sl_loaded *l, int64_t *ret,
+                                struct sl_error *err)
+{
+    size_t vocab = sl_model_info(l->model)->vocab_size;
+    uint64_t v = 0;
+    if (strcmp(s, "none") == 0) {
+        *ret = -1;
+        return SL_OK;
+    }
+    if (strcmp(s, "eos") == 0) {
+        *ret = sl_tokenizer_eos(l->tokenizer);
+        if (*ret < 0)
+            return sl_fail(err, SL_E_USAGE,
+                           "--begin-token eos: the tokenizer '%s' has no end "
+                           "token",
+                           sl_tokenizer_kind(l->tokenizer));
+        return SL_OK;
+    }
+    const char *p = s;
+    for (; *p >= '0' && *p <= '9' && v < vocab; p++)
+        v = v * 10 + (uint64_t)(*p - '0');
+    if (p == s || *p || v >= vocab)
+        return sl_fail(err, SL_E_USAGE,
+                       "--begin-token %s: allowed are a token's id below %zu, 'eos' and 'none'", s,
+                       vocab);
+    *ret = (int64_t)v;
+    return SL_OK;
+}
+
+static enum sl_code find_begin(struct sl_loaded *l, const struct sl_config *config,
+                               struct sl_error *err)
+{
+    if (config->begin_token)
+        return parse_begin(config->begin_token, l, &l->begin_token, err);
+    /* The embedded model's documents begin with token 0; of others nothing is known. */
+    l->begin_token = l->embedded ? 0 : -1;
+    return SL_OK;
+}
+
+enum sl_code sl_load(struct sl_loaded *ret, const struct sl_config *config, struct sl_error *err)
+{
+    struct sl_loaded l = {.embedded = config->model == NULL};
+    struct sl_model_options opt = {.path = config->model, .kernels = config->kernels};
+    enum sl_code c = find_weights(config->weights, &opt.weights, err);
+    if (!c)
+        c = open_named(&l, config, err);
+    if (!c)
+        c = sl_model_open(&l.model, &opt, err);
+    if (!c)
+        c = open_default(&l, err);
+    if (!c)
+        c = find_begin(&l, config, err);
+    if (c)
+        sl_load_done(&l);
+    else
+        *ret = l;
+    return c;
+}
+
+void sl_load_done(struct sl_loaded *l)
+{
+    sl_model_close(l->model);
+    sl_tokenizer_close(l->tokenizer);
+    *l = (struct sl_loaded){0};
+}

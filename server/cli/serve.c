@@ -1,0 +1,331 @@
+/* serve.c: `slate serve`: everything wired together.
+ *
+ *   options -> address -> (libuv's pool: model, tokenizer, slab) -> sessions, turns -> ready
+ *
+ * The address is taken first: a port in use is told before gigabytes are read; and /livez answers
+ * while they are. What needs the model is refused with LOADING until then (sl_app_ready()).
+ *
+ * At the end the loop runs on until nothing of ours is left on it, so that every part is closed
+ * with nobody inside. */
+#include <assert.h>
+#include <inttypes.h>
+#include <time.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "proto/json.h"
+#include "server/app.h"
+#include "server/cli/cli.h"
+#include "server/cli/load.h"
+
+enum { EXPIRY_MS = 5000 };
+#define DEFAULT_MEMORY ((uint64_t)4 << 30)
+#define DEFAULT_SESSIONS 1024u
+
+struct serving {
+    struct sl_config config;
+    struct sl_app app;
+    struct sl_loaded loaded;
+    size_t n_sessions;
+    const char *default_name[1];
+    uv_work_t work;
+    bool is_loading; /* the pool is at it */
+    bool has_expiry;
+    bool is_drained;
+    int64_t begun_us;
+    enum sl_code code; /* of loading */
+    struct sl_error err;
+};
+
+static int64_t unix_seconds(void)
+{
+    return (int64_t)time(NULL);
+}
+
+/* --- how many sessions ------------------------------------------------------------------------ */
+
+static enum sl_code check_fits(const struct sl_config *c, size_t n, size_t slot, uint64_t budget,
+                               const char *what, struct sl_error *err)
+{
+    const double mib = 1024.0 * 1024.0;
+    uint64_t n_turns = 2 * c->max_running;
+    if (!budget || n + n_turns <= budget / slot)
+        return SL_OK;
+    return sl_fail(err, SL_E_USAGE,
+                   "%zu sessions and two states for each of %" PRIu64 " running turns, %.3g MiB "
+                   "each, need %.0f MiB, but %s %.0f MiB: lower --sessions-in-memory or "
+                   "--max-running",
+                   n, c->max_running, (double)slot / mib,
+                   (double)(n + n_turns) * (double)slot / mib, what, (double)budget / mib);
+}
+
+static enum sl_code count_sessions(const struct sl_config *c, size_t state_bytes, size_t *ret,
+                                   struct sl_error *err)
+{
+    size_t slot = (state_bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    uint64_t available = sl_memory_available(), n_turns = 2 * c->max_running;
+    uint64_t budget = c->memory;
+    if (!budget)
+        budget = !available || available / 4 > DEFAULT_MEMORY ? DEFAULT_MEMORY : available / 4;
+    uint64_t slots = budget / slot, n = slots > n_turns ? slots - n_turns : 1;
+    if (c->sessions_in_memory)
+        n = c->sessions_in_memory;
+    else if (!c->memory && n > DEFAULT_SESSIONS)
+        n = DEFAULT_SESSIONS;
+    enum sl_code code = check_fits(c, n, slot, c->memory, "--memory is", err);
+    if (!code)
+        code = check_fits(c, n, slot, available, "available are", err);
+    if (!code)
+        *ret = n;
+    return code;
+}
+
+/* --- loading ---------------------------------------------------------------------------------- */
+
+static enum sl_code choose_template(struct serving *s, struct sl_error *err)
+{
+    const char *name = s->config.chat_template;
+    if (!name)
+        name = s->config.model ? "rwkv" : "rwkv-brief";
+    s->app.chat = sl_chat_template_find(name);
+    return s->app.chat ? SL_OK
+                       : sl_fail(err, SL_E_USAGE, "--chat-template %s: allowed are %s and %s", name,
+                                 sl_chat_templates[0].name, sl_chat_templates[1].name);
+}
+
+/* The pool's thread. Touches what nobody else does before it is done. */
+static void load(uv_work_t *work)
+{
+    struct serving *s = work->data;
+    s->code = sl_load(&s->loaded, &s->config, &s->err);
+    if (s->code)
+        return;
+    size_t state_bytes = sl_model_info(s->loaded.model)->state_bytes;
+    s->code = count_sessions(&s->config, state_bytes, &s->n_sessions, &s->err);
+    if (!s->code)
+        s->code = sl_slab_open(&s->app.slab, s->n_sessions + 2 * s->config.max_running, state_bytes,
+                               &s->err);
+}
+
+static const unsigned char *token_bytes(const void *arg, uint32_t id, size_t *ret_n)
+{
+    return sl_tokenizer_bytes(arg, id, ret_n);
+}
+
+static void name_model(struct serving *s)
+{
+    struct sl_app *app = &s->app;
+    if (s->config.model_names.n) {
+        app->model_names = s->config.model_names.v;
+        app->n_model_names = s->config.model_names.n;
+    } else {
+        s->default_name[0] = sl_model_info(app->model)->name;
+        app->model_names = s->default_name;
+        app->n_model_names = 1;
+    }
+}
+
+static void on_expiry(uv_timer_t *timer)
+{
+    struct sl_app *app = timer->data;
+    sl_sessions_expire(app->sessions);
+}
+
+static void start_expiry(struct serving *s)
+{
+    uv_timer_t *t = &s->app.expiry;
+    s->has_expiry = uv_timer_init(sl_server_loop(s->app.server), t) == 0;
+    if (!s->has_expiry)
+        return;
+    t->data = &s->app;
+    uv_timer_start(t, on_expiry, EXPIRY_MS, EXPIRY_MS);
+    uv_unref((uv_handle_t *)t);
+}
+
+static void tell(const struct serving *s)
+{
+    const struct sl_model_info *i = sl_model_info(s->app.model);
+    size_t n_tokens = sl_tokenizer_size(s->app.tokenizer);
+    if (n_tokens > i->vocab_size)
+        sl_log(SL_LOG_WARN, "the tokenizer has ids that the model does not know",
+               SL_LI("tokenizer_size", n_tokens), SL_LI("model_vocabulary", i->vocab_size));
+    sl_log(SL_LOG_INFO, "model loaded", SL_LS("model", s->app.model_names[0]),
+           SL_LS("arch", i->arch), SL_LI("parameters", i->n_params),
+           SL_LS("weights", sl_dtype_name(i->weights)), SL_LS("kernels", i->kernels),
+           SL_LS("tokenizer", sl_tokenizer_kind(s->app.tokenizer)),
+           SL_LI("state_bytes", i->state_bytes), SL_LI("sessions", s->n_sessions),
+           SL_LI("ms", ((int64_t)(uv_hrtime() / 1000) - s->begun_us) / 1000));
+}
+
+static enum sl_code open_app(struct serving *s, struct sl_error *err)
+{
+    struct sl_app *app = &s->app;
+    const struct sl_config *c = &s->config;
+    struct sl_limits limits = SL_LIMITS_DEFAULT;
+    limits.max_tokens = c->max_tokens_limit;
+    limits.default_max_tokens = c->default_max_tokens;
+    limits.vocab_size = sl_model_info(s->loaded.model)->vocab_size;
+    app->limits = limits;
+    app->model = s->loaded.model;
+    app->tokenizer = s->loaded.tokenizer;
+    app->vocab = (struct sl_vocab){.bytes = token_bytes, .arg = app->tokenizer};
+    name_model(s);
+    enum sl_code code =
+        sl_sessions_open(&app->sessions, app->slab, s->n_sessions, unix_seconds, err);
+    if (code)
+        return code;
+    struct sl_turns_options opt = {.max_running = c->max_running,
+                                   .max_waiting = c->max_waiting,
+                                   .max_queued_prefill = c->max_queued_prefill,
+                                   .n_threads = c->threads,
+                                   .begin_token = s->loaded.begin_token};
+    code = sl_turns_open(&app->turns, sl_server_loop(app->server), app->model, app->tokenizer,
+                         app->sessions, sl_server_metrics(app->server), &opt, err);
+    if (code)
+        return code;
+    start_expiry(s);
+    tell(s);
+    return SL_OK;
+}
+
+static void on_loaded(uv_work_t *work, int status)
+{
+    struct serving *s = work->data;
+    assert(status == 0); /* nobody cancels it */
+    (void)status;
+    s->is_loading = false;
+    if (sl_server_state(s->app.server) != SL_SERVER_LOADING)
+        return; /* it was told to end meanwhile */
+    if (!s->code)
+        s->code = open_app(s, &s->err);
+    if (s->code)
+        sl_server_stop(s->app.server, sl_cli_fail("serve", &s->err));
+    else
+        sl_server_ready(s->app.server);
+}
+
+/* --- the server's hooks ----------------------------------------------------------------------- */
+
+static void on_drained(void *arg)
+{
+    struct serving *s = arg;
+    s->is_drained = true;
+    sl_server_drained(s->app.server);
+}
+
+static void on_drain(void *arg)
+{
+    struct sl_app *app = arg;
+    struct serving *s = (struct serving *)((char *)app - offsetof(struct serving, app));
+    if (app->turns)
+        sl_turns_drain(app->turns, on_drained, s);
+    else
+        on_drained(s);
+}
+
+static void on_drain_limit(void *arg)
+{
+    struct sl_app *app = arg;
+    if (app->turns)
+        sl_turns_drain_limit(app->turns);
+}
+
+static void on_collect(void *arg, struct sl_metrics *m)
+{
+    const struct sl_app *app = arg;
+    if (app->turns)
+        sl_turns_collect(app->turns, m);
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+static void only_note(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+/* After the server's end. */
+static void close_app(struct serving *s)
+{
+    struct sl_app *app = &s->app;
+    uv_loop_t *loop = sl_server_loop(app->server);
+    while (s->is_loading)
+        uv_run(loop, UV_RUN_ONCE);
+    if (app->turns) {
+        bool idle = false;
+        sl_turns_drain(app->turns, only_note, &idle);
+        sl_turns_drain_limit(app->turns);
+        while (!idle)
+            uv_run(loop, UV_RUN_ONCE);
+        sl_turns_close(app->turns);
+    }
+    if (s->has_expiry)
+        uv_close((uv_handle_t *)&app->expiry, NULL);
+    uv_run(loop, UV_RUN_DEFAULT);
+    sl_sessions_close(app->sessions);
+    sl_slab_close(app->slab);
+    sl_load_done(&s->loaded);
+}
+
+static int run(struct serving *s)
+{
+    struct sl_server *server = NULL;
+    struct sl_error err;
+    enum sl_code c = choose_template(s, &err);
+    if (!c)
+        c = sl_server_open(&server, &s->config, &err);
+    if (c)
+        return sl_cli_fail("serve", &err);
+    s->app.server = server;
+    s->app.config = &s->config;
+    s->app.started_at = unix_seconds();
+    s->begun_us = (int64_t)(uv_hrtime() / 1000);
+    sl_server_add_routes(server, sl_ops_routes, sl_ops_n_routes);
+    sl_server_add_routes(server, sl_generate_routes, sl_generate_n_routes);
+    sl_server_add_routes(server, sl_session_routes, sl_session_n_routes);
+    sl_server_add_routes(server, sl_model_routes, sl_model_n_routes);
+    struct sl_server_hooks hooks = {
+        .app = &s->app, .drain = on_drain, .drain_limit = on_drain_limit, .collect = on_collect};
+    sl_server_set_hooks(server, &hooks);
+    s->work.data = s;
+    s->is_loading = uv_queue_work(sl_server_loop(server), &s->work, load, on_loaded) == 0;
+    assert(s->is_loading);
+    int rc = sl_server_run(server);
+    close_app(s);
+    sl_server_close(server);
+    return rc;
+}
+
+int sl_cli_serve(int argc, char **argv)
+{
+    struct serving *s = sl_calloc(1, sizeof *s);
+    struct sl_args args = {0};
+    struct sl_error err;
+    int rc = SL_EXIT_OK;
+    if (!s) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory");
+        return sl_cli_fail("serve", &err);
+    }
+    struct sl_option_set set = {.dst = &s->config};
+    set.rows = sl_config_options(&set.n);
+    enum sl_code c = sl_options_parse(&set, 1, SL_CMD_SERVE, argc, argv, &args, &err);
+    if (!c && args.help) {
+        sl_options_help(&set, 1, SL_CMD_SERVE);
+        goto out;
+    }
+    if (!c && args.n_rest)
+        c = sl_fail(&err, SL_E_USAGE, "'%s' is no option; see slate serve --help", args.rest[0]);
+    if (!c)
+        c = sl_config_check(&s->config, &err);
+    if (c) {
+        rc = sl_cli_fail("serve", &err);
+        goto out;
+    }
+    sl_log_setup((enum sl_log_level)s->config.log_level, s->config.log_format == SL_LOG_JSON);
+    sl_json_init();
+    rc = run(s);
+out:
+    sl_options_done(&set, 1, &args);
+    sl_free(s);
+    return rc;
+}
