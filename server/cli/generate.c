@@ -1,0 +1,357 @@
+/* generate.c: `slate generate`: one prompt, streamed to the terminal.
+ *
+ * The engine is used as it is, without libuv: its wake-up and SIGINT both write to one eventfd, on
+ * which the main thread sleeps. (sl_engine_wait() would not see the signal while a long prompt is
+ * read.) Text goes out as the server would send it: whole characters only. */
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "server/cli/cli.h"
+#include "server/cli/load.h"
+#include "server/text.h"
+
+enum { MAX_TOKENS = 1 << 20 }; /* largest --max-tokens */
+
+struct options {
+    const char *prompt;
+    uint64_t max_tokens;
+    double temperature, top_p;
+    uint64_t top_k;
+    const char *seed;
+    struct sl_strings stop;
+};
+
+static const struct sl_option rows[] = {
+    {.name = "prompt",
+     .type = SL_OPTION_STRING,
+     .offset = offsetof(struct options, prompt),
+     .arg = "TEXT",
+     .help = "what the model continues",
+     .commands = SL_CMD_GENERATE},
+    {.name = "max-tokens",
+     .type = SL_OPTION_COUNT,
+     .offset = offsetof(struct options, max_tokens),
+     .dflt = "256",
+     .min = 0,
+     .max = MAX_TOKENS,
+     .arg = "N",
+     .help = "tokens to generate at most",
+     .commands = SL_CMD_GENERATE},
+    {.name = "temperature",
+     .type = SL_OPTION_REAL,
+     .offset = offsetof(struct options, temperature),
+     .dflt = "1",
+     .min = 0,
+     .max = 100,
+     .arg = "T",
+     .help = "0: always the most likely token",
+     .commands = SL_CMD_GENERATE},
+    {.name = "top-p",
+     .type = SL_OPTION_REAL,
+     .offset = offsetof(struct options, top_p),
+     .dflt = "1",
+     .min = 1e-6,
+     .max = 1,
+     .arg = "P",
+     .help = "draw from the smallest set of tokens with this probability",
+     .commands = SL_CMD_GENERATE},
+    {.name = "top-k",
+     .type = SL_OPTION_COUNT,
+     .offset = offsetof(struct options, top_k),
+     .dflt = "0",
+     .min = 0,
+     .max = UINT32_MAX,
+     .arg = "K",
+     .help = "draw from the K most likely tokens; 0: from all",
+     .commands = SL_CMD_GENERATE},
+    {.name = "seed",
+     .type = SL_OPTION_STRING,
+     .offset = offsetof(struct options, seed),
+     .arg = "N",
+     .help = "of the random numbers, 0 to 2^64-1; drawn where it is not given",
+     .commands = SL_CMD_GENERATE},
+    {.name = "stop",
+     .type = SL_OPTION_LIST,
+     .offset = offsetof(struct options, stop),
+     .arg = "TEXT",
+     .help = "ends the text, and is cut from it; may be given several times",
+     .commands = SL_CMD_GENERATE},
+};
+
+struct job {
+    const struct options *opt;
+    struct sl_loaded loaded;
+    struct sl_engine *engine;
+    struct sl_turn *turn;
+    bool is_submitted, is_over;
+    void *state;
+    struct sl_text_stream text;
+    size_t n_shown;
+    enum sl_code code; /* of writing */
+    struct sl_error err;
+};
+
+/* --- waking up -------------------------------------------------------------------------------- */
+
+/* What a signal handler can reach. */
+static int wake_fd = -1;
+static volatile sig_atomic_t interrupted;
+
+static void wake(void *arg)
+{
+    (void)arg;
+    uint64_t one = 1;
+    ssize_t n = write(wake_fd, &one, sizeof one); /* can only fail where it is awake already */
+    (void)n;
+}
+
+static void on_interrupt(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    interrupted = 1;
+    wake(NULL);
+    errno = saved;
+}
+
+static enum sl_code sleep_until_woken(struct sl_error *err)
+{
+    uint64_t n;
+    while (read(wake_fd, &n, sizeof n) < 0)
+        if (errno != EINTR)
+            return sl_fail(err, SL_E_IO, "waiting for the engine: %s", strerror(errno));
+    return SL_OK;
+}
+
+/* The first Ctrl-C ends the text, a second one the process. */
+static enum sl_code prepare_waking(struct sl_error *err)
+{
+    struct sigaction sa = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (wake_fd < 0)
+        return sl_fail(err, SL_E_IO, "eventfd: %s", strerror(errno));
+    sigemptyset(&sa.sa_mask);
+    sigemptyset(&ignore.sa_mask);
+    /* A reader that has gone is a failed write, told like any other. */
+    if (sigaction(SIGINT, &sa, NULL) || sigaction(SIGPIPE, &ignore, NULL))
+        return sl_fail(err, SL_E_IO, "sigaction: %s", strerror(errno));
+    return SL_OK;
+}
+
+/* --- text out --------------------------------------------------------------------------------- */
+
+static enum sl_code write_all(const char *s, size_t n, struct sl_error *err)
+{
+    while (n) {
+        ssize_t k = write(STDOUT_FILENO, s, n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return sl_fail(err, SL_E_IO, "writing the text: %s", strerror(errno));
+        s += k;
+        n -= (size_t)k;
+    }
+    return SL_OK;
+}
+
+static enum sl_code show(struct job *j, bool last, struct sl_error *err)
+{
+    struct sl_text text;
+    size_t n = sl_turn_released(j->turn);
+    const uint32_t *tokens = sl_turn_tokens(j->turn) + j->n_shown;
+    enum sl_code c = sl_text_stream_add(&j->text, tokens, n - j->n_shown, last, &text, err);
+    if (c)
+        return c;
+    j->n_shown = n;
+    return write_all(text.s, text.n, err);
+}
+
+static void on_news(struct sl_turn *t, void *user, void *arg)
+{
+    struct job *j = user;
+    const struct sl_turn_result *r = sl_turn_result(t);
+    (void)arg;
+    j->is_over = r != NULL;
+    if (j->code)
+        return;
+    if (r && r->code)
+        j->code = sl_fail(&j->err, r->code, "%s", sl_turn_error(t));
+    else
+        j->code = show(j, j->is_over, &j->err);
+    if (j->code && !j->is_over)
+        sl_engine_cancel(j->engine, t, SL_FINISH_CANCELLED);
+}
+
+static enum sl_code run_turn(struct job *j, struct sl_error *err)
+{
+    while (!j->is_over) {
+        enum sl_code c = sleep_until_woken(err);
+        if (c)
+            return c;
+        if (interrupted)
+            sl_engine_cancel(j->engine, j->turn, SL_FINISH_CANCELLED);
+        sl_engine_poll(j->engine, on_news, NULL);
+    }
+    if (j->code) {
+        *err = j->err;
+        return j->code;
+    }
+    return write_all("\n", 1, err);
+}
+
+/* --- the turn --------------------------------------------------------------------------------- */
+
+static enum sl_code find_seed(const char *s, uint64_t *ret, struct sl_error *err)
+{
+    uint64_t v = 0;
+    const char *p = s;
+    if (!s) {
+        if (getrandom(&v, sizeof v, 0) != (ssize_t)sizeof v)
+            return sl_fail(err, SL_E_INTERNAL, "no random bits: %s", strerror(errno));
+        *ret = v >> 1;
+        return SL_OK;
+    }
+    for (; *p >= '0' && *p <= '9'; p++) {
+        unsigned digit = (unsigned)(*p - '0');
+        if (v > (UINT64_MAX - digit) / 10)
+            break;
+        v = v * 10 + digit;
+    }
+    if (p == s || *p)
+        return sl_fail(err, SL_E_USAGE, "--seed %s: allowed is 0 to %llu", s,
+                       (unsigned long long)UINT64_MAX);
+    *ret = v;
+    return SL_OK;
+}
+
+static enum sl_code find_stops(const struct sl_strings *list, struct sl_stop *stops,
+                               struct sl_error *err)
+{
+    if (list->n > SL_STOPS_MAX)
+        return sl_fail(err, SL_E_USAGE, "%zu times --stop; up to %d are allowed", list->n,
+                       SL_STOPS_MAX);
+    for (size_t i = 0; i < list->n; i++) {
+        size_t n = strlen(list->v[i]);
+        if (!n || n > SL_STOP_BYTES_MAX)
+            return sl_fail(err, SL_E_USAGE, "--stop has %zu bytes; allowed are 1 to %d", n,
+                           SL_STOP_BYTES_MAX);
+        stops[i] = (struct sl_stop){.bytes = (const unsigned char *)list->v[i], .n = n};
+    }
+    return SL_OK;
+}
+
+static enum sl_code fill_spec(struct job *j, struct sl_turn_spec *spec, struct sl_stop *stops,
+                              struct sl_error *err)
+{
+    const struct options *o = j->opt;
+    struct sl_sampling sampling = SL_SAMPLING_DEFAULT;
+    sampling.temperature = (float)o->temperature;
+    sampling.top_p = (float)o->top_p;
+    sampling.top_k = (uint32_t)o->top_k;
+    enum sl_code c = find_seed(o->seed, &sampling.seed, err);
+    if (!c)
+        c = find_stops(&o->stop, stops, err);
+    if (!c)
+        *spec = (struct sl_turn_spec){.max_tokens = o->max_tokens,
+                                      .sampling = sampling,
+                                      .stops = stops,
+                                      .n_stops = o->stop.n,
+                                      .logprobs = -1,
+                                      .user = j};
+    return c;
+}
+
+static enum sl_code submit(struct job *j, struct sl_turn_spec *spec, struct sl_error *err)
+{
+    const char *prompt = j->opt->prompt;
+    size_t n_bytes = strlen(prompt), n = 0;
+    uint32_t *ids = sl_malloc((n_bytes + 1) * sizeof *ids);
+    j->state = sl_aligned_calloc(sl_model_info(j->loaded.model)->state_bytes);
+    if (!ids || !j->state) {
+        sl_free(ids);
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", n_bytes);
+    }
+    if (j->loaded.begin_token >= 0)
+        ids[n++] = (uint32_t)j->loaded.begin_token;
+    n += sl_tokenizer_encode(j->loaded.tokenizer, prompt, n_bytes, ids + n);
+    spec->prompt = ids;
+    spec->n_prompt = n;
+    enum sl_code c = sl_turn_create(j->engine, spec, &j->turn, err);
+    sl_free(ids);
+    struct sl_turn_states states = {.live = j->state};
+    if (!c)
+        c = sl_engine_submit(j->engine, j->turn, &states, err);
+    j->is_submitted = c == SL_OK;
+    return c;
+}
+
+static enum sl_code generate(struct job *j, const struct sl_config *config, struct sl_error *err)
+{
+    struct sl_turn_spec spec;
+    struct sl_stop stops[SL_STOPS_MAX];
+    enum sl_code c = fill_spec(j, &spec, stops, err);
+    if (!c)
+        c = prepare_waking(err);
+    if (!c)
+        c = sl_load(&j->loaded, config, err);
+    if (c)
+        return c;
+    sl_text_stream_init(&j->text, j->loaded.tokenizer);
+    struct sl_engine_options opt = {.n_threads = config->threads, .max_running = 1, .wake = wake};
+    c = sl_engine_open(&j->engine, j->loaded.model, j->loaded.tokenizer, &opt, err);
+    if (!c)
+        c = submit(j, &spec, err);
+    if (!c)
+        c = run_turn(j, err);
+    return c;
+}
+
+static void job_done(struct job *j)
+{
+    sl_engine_close(j->engine);
+    sl_turn_close(j->turn);
+    sl_text_stream_done(&j->text);
+    sl_free(j->state);
+    sl_load_done(&j->loaded);
+    if (wake_fd >= 0)
+        close(wake_fd);
+}
+
+int sl_cli_generate(int argc, char **argv)
+{
+    struct sl_config config = {0};
+    struct options options = {0};
+    struct sl_option_set sets[] = {{.rows = rows, .n = sizeof rows / sizeof *rows, .dst = &options},
+                                   {.dst = &config}};
+    struct sl_args args = {0};
+    struct sl_error err;
+    struct job j = {.opt = &options};
+    int rc = SL_EXIT_OK;
+    sets[1].rows = sl_config_options(&sets[1].n);
+    enum sl_code c = sl_options_parse(sets, 2, SL_CMD_GENERATE, argc, argv, &args, &err);
+    if (!c && args.help) {
+        sl_options_help(sets, 2, SL_CMD_GENERATE);
+        goto out;
+    }
+    if (!c && args.n_rest)
+        c = sl_fail(&err, SL_E_USAGE, "'%s' is no option; see slate generate --help", args.rest[0]);
+    if (!c && !options.prompt)
+        c = sl_fail(&err, SL_E_USAGE, "--prompt TEXT is needed; see slate generate --help");
+    if (!c)
+        c = generate(&j, &config, &err);
+    if (c)
+        rc = sl_cli_fail("generate", &err);
+    job_done(&j);
+out:
+    sl_options_done(sets, 2, &args);
+    return rc;
+}
