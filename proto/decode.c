@@ -12,7 +12,7 @@ enum sl_code sl_decode_no_memory(const struct sl_decode *d)
 enum sl_code sl_decode_text(const struct sl_decode *d, const json_t *v, const char *path,
                             struct sl_text *ret)
 {
-    struct sl_text t;
+    struct sl_text t = {NULL, 0};
     enum sl_code c = sl_json_text(v, path, d->limits->prompt_bytes, SL_E_TOO_LARGE, &t, d->err);
     if (c != SL_OK)
         return c;
@@ -136,7 +136,7 @@ static size_t decode_base64(unsigned char *out, const unsigned char *s, size_t n
 enum sl_code sl_decode_base64(const struct sl_decode *d, const json_t *v, const char *path,
                               const unsigned char **ret, size_t *ret_n)
 {
-    struct sl_text t;
+    struct sl_text t = {NULL, 0};
     size_t max = d->limits->state_bytes / 3 * 4 + 4, bad = 0;
     enum sl_code c = sl_json_text(v, path, max, SL_E_TOO_LARGE, &t, d->err);
     if (c != SL_OK)
@@ -165,7 +165,7 @@ enum sl_code sl_decode_base64(const struct sl_decode *d, const json_t *v, const 
 static enum sl_code read_stop(const struct sl_decode *d, const json_t *v, const char *path,
                               struct sl_stop *ret)
 {
-    struct sl_text t;
+    struct sl_text t = {NULL, 0};
     enum sl_code c = sl_json_text(v, path, SL_STOP_BYTES_MAX, SL_E_INVALID_VALUE, &t, d->err);
     if (c != SL_OK)
         return c;
@@ -284,19 +284,19 @@ static enum sl_code read_bias(const struct sl_decode *d, struct sl_generate_requ
 
 #define AT(field) offsetof(struct sl_generate_request, field)
 static const struct sl_json_row rows[] = {
-    {"temperature", SL_JSON_FLOAT, AT(sampling.temperature), 0, 100, false},
-    {"top_k", SL_JSON_U32, AT(sampling.top_k), 0, UINT32_MAX, false},
-    {"top_p", SL_JSON_FLOAT, AT(sampling.top_p), 0, 1, true},
-    {"min_p", SL_JSON_FLOAT, AT(sampling.min_p), 0, 1, false},
-    {"typical_p", SL_JSON_FLOAT, AT(sampling.typical_p), 0, 1, true},
+    {"temperature", AT(sampling.temperature), 0, 100, SL_JSON_FLOAT, false},
+    {"top_k", AT(sampling.top_k), 0, UINT32_MAX, SL_JSON_U32, false},
+    {"top_p", AT(sampling.top_p), 0, 1, SL_JSON_FLOAT, true},
+    {"min_p", AT(sampling.min_p), 0, 1, SL_JSON_FLOAT, false},
+    {"typical_p", AT(sampling.typical_p), 0, 1, SL_JSON_FLOAT, true},
     /* not nearer to 0: a logit divided by it stays finite */
-    {"repetition_penalty", SL_JSON_FLOAT, AT(sampling.repetition_penalty), 0.01, 100, false},
-    {"presence_penalty", SL_JSON_FLOAT, AT(sampling.presence_penalty), -100, 100, false},
-    {"frequency_penalty", SL_JSON_FLOAT, AT(sampling.frequency_penalty), -100, 100, false},
-    {"penalty_decay", SL_JSON_FLOAT, AT(sampling.penalty_decay), 0, 1, false},
-    {"penalty_last_n", SL_JSON_U32, AT(sampling.penalty_last_n), 0, SL_PENALTY_LAST_N_MAX, false},
-    {"ignore_eos", SL_JSON_BOOL, AT(ignore_eos), 0, 0, false},
-    {"stream", SL_JSON_BOOL, AT(stream), 0, 0, false},
+    {"repetition_penalty", AT(sampling.repetition_penalty), 0.01, 100, SL_JSON_FLOAT, false},
+    {"presence_penalty", AT(sampling.presence_penalty), -100, 100, SL_JSON_FLOAT, false},
+    {"frequency_penalty", AT(sampling.frequency_penalty), -100, 100, SL_JSON_FLOAT, false},
+    {"penalty_decay", AT(sampling.penalty_decay), 0, 1, SL_JSON_FLOAT, false},
+    {"penalty_last_n", AT(sampling.penalty_last_n), 0, SL_PENALTY_LAST_N_MAX, SL_JSON_U32, false},
+    {"ignore_eos", AT(ignore_eos), 0, 0, SL_JSON_BOOL, false},
+    {"stream", AT(stream), 0, 0, SL_JSON_BOOL, false},
 };
 #undef AT
 

@@ -49,7 +49,9 @@ static size_t percent_decode(char *out, const char *s, size_t n)
 {
     size_t len = 0;
     for (size_t i = 0; i < n; i++) {
-        char c = s[i] == '+' ? ' ' : s[i];
+        char c = s[i];
+        if (c == '+')
+            c = ' ';
         if (c == '%') {
             int hi = n - i > 2 ? hex_digit(s[i + 1]) : -1,
                 lo = n - i > 2 ? hex_digit(s[i + 2]) : -1;

@@ -6,7 +6,7 @@
  *   an allocation that succeeds afterwards then works on a wrong token. So an allocation that
  *   fails makes all later ones of the same parse fail (`starved`), and the parse is NO_MEMORY.
  * - A number beyond its range ends the parse, with a position and no name. The few requests that
- *   hold one are parsed again with the literal replaced by HUGE_LITERAL, which lies outside of
+ *   hold one are parsed again with the literal replaced by huge_literal, which lies outside of
  *   every range and has a field when a getter meets it. */
 #include "proto/json.h"
 
@@ -18,8 +18,8 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-#define HUGE_LITERAL "9e307"
-#define HUGE_VALUE 9e307
+static const char huge_literal[] = {'9', 'e', '3', '0', '7'};
+#define HUGE_AS_DOUBLE 9e307
 
 enum { PATCHES_MAX = 8 }; /* numbers beyond the range; each costs one more parse */
 
@@ -60,7 +60,7 @@ static bool in_number(char c)
     return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
 }
 
-/* Replaces the literal that ends at or before `end` by HUGE_LITERAL and blanks. */
+/* Replaces the literal that ends at or before `end` by huge_literal and blanks. */
 static bool patch_number(char *s, size_t end)
 {
     while (end > 0 && !in_number(s[end - 1]))
@@ -70,11 +70,10 @@ static bool patch_number(char *s, size_t end)
         start--;
     if (start < end && s[start] == '-')
         start++;
-    size_t len = strlen(HUGE_LITERAL);
-    if (end - start < len)
+    if (end - start < sizeof huge_literal)
         return false;
     memset(s + start, ' ', end - start);
-    memcpy(s + start, HUGE_LITERAL, len);
+    memcpy(s + start, huge_literal, sizeof huge_literal);
     return true;
 }
 
@@ -159,7 +158,7 @@ void sl_json_describe(const json_t *v, char ret[SL_DESCRIBE_SIZE])
         snprintf(ret, size, "the number %" JSON_INTEGER_FORMAT, json_integer_value(v));
         return;
     case JSON_REAL:
-        if (fabs(json_real_value(v)) >= HUGE_VALUE)
+        if (fabs(json_real_value(v)) >= HUGE_AS_DOUBLE)
             snprintf(ret, size, "a number too large to hold");
         else
             snprintf(ret, size, "the number %.17g", json_real_value(v));
@@ -250,7 +249,7 @@ enum sl_code sl_json_text(const json_t *v, const char *path, size_t max, enum sl
 enum sl_code sl_json_cstr(const json_t *v, const char *path, size_t max, struct sl_pool *pool,
                           const char **ret, struct sl_error *err)
 {
-    struct sl_text t;
+    struct sl_text t = {"", 0};
     enum sl_code c = sl_json_text(v, path, max, SL_E_INVALID_VALUE, &t, err);
     if (c != SL_OK)
         return c;
@@ -313,7 +312,7 @@ static enum sl_code read_row(const json_t *v, const struct sl_json_row *row, voi
 {
     unsigned char *at = (unsigned char *)dst + row->offset;
     enum sl_code c;
-    int64_t i;
+    int64_t i = 0;
     uint32_t u;
     switch (row->kind) {
     case SL_JSON_BOOL:

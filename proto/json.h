@@ -65,9 +65,9 @@ enum sl_json_kind { SL_JSON_BOOL, SL_JSON_U32, SL_JSON_FLOAT };
 
 struct sl_json_row {
     const char *key;
-    enum sl_json_kind kind;
     size_t offset; /* of the bool, uint32_t or float in the struct */
     double lo, hi;
+    enum sl_json_kind kind;
     bool lo_open;
 };
 
