@@ -1,17 +1,12 @@
 /* sampler.c: see sampler.h, where each step is defined.
  *
- * What is left after a filter is a list of candidates in ascending order of ids: their logits move
- * up in the row itself, their ids and exponentials lie beside. As long as nothing was dropped the
- * list is "dense": place and id are one, and no ids are written.
+ * A token that a filter drops gets the logit -inf and the exponential 0, in its place: every pass
+ * is then a plain loop over the row, and the draw never meets it. Only where a small top_k leaves
+ * few is the row made a short list (`ids` says of which tokens).
  *
- * Speed, for a vocabulary of 65,536: no sorting (select.h), and before a cut most tokens are
- * dropped by a bound that is known to lie beyond it ("pruned"). Pruning never changes what is
- * kept:
- *   top_k      k blocks have a maximum ≥ b, so k tokens are ≥ b, so the k largest are ≥ b;
- *   top_p      all tokens below (1 - p) / 2n of the largest weigh less than (1 - p) / 2 of it
- *              together, so the others reach p;
- *   typical_p  the same, and a token that is further below the mean of l than the largest logit is
- *              above it comes after all that lie nearer. */
+ * Speed, for a vocabulary of 65,536: nothing is sorted (select.h). For top_k, blocks of the row are
+ * passed over by their maxima: if k blocks have a maximum ≥ b then k tokens are ≥ b, so the k
+ * largest are. */
 #include "engine/sampler.h"
 
 #include <assert.h>
@@ -27,6 +22,10 @@ enum {
     PRUNE_BLOCK = 64,      /* tokens that are passed over together */
     TOP_K_PRUNE_BLOCKS = 4 /* pruned for top_k where k is this many times less than the blocks */
 };
+
+/* exp(-87) is the last that is no denormal number. Those take processors ten times as long, and a
+ * row has many: all that was dropped, and most of it at a low temperature. */
+#define EXP_MIN (-87.0F)
 
 struct sl_sampler {
     const struct sl_kernels *k;
@@ -50,14 +49,16 @@ struct sl_sampler {
     uint32_t *key;
     uint32_t *members;
     double *block;
-    double bins[SL_SELECT_BINS];
+    struct sl_select_scratch select;
 };
 
-/* What is left: l[i] is the logit of token ids[i], or of token i when dense. */
+/* What is left, in the order of ids: l[i] is the logit of token ids[i], or of token i when
+ * dense. */
 struct candidates {
     float *l;
     size_t n;
     bool dense;
+    bool has_e; /* s->e holds the exponentials of what is left */
 };
 
 /* --- life --------------------------------------------------------------------------------------
@@ -229,52 +230,53 @@ static void apply_bias(const struct sl_sampling *p, float *l)
 /* --- sums --------------------------------------------------------------------------------------
  */
 
-/* out[i] = exp((l[i] - m) / temperature), in place too; s->block and the result are the sums. */
-static double exp_sum(struct sl_sampler *s, float *out, const float *l, size_t n, float m,
-                      float temperature)
+/* out[i] = exp((l[i] - m) / temperature), 0 below EXP_MIN; in place too. */
+static void exponentials(const struct sl_sampler *s, float *out, const float *l, size_t n, float m,
+                         float temperature)
 {
-    double sum = 0;
+    float x[BLOCK];
     for (size_t b = 0; b < n; b += BLOCK) {
         size_t len = n - b < BLOCK ? n - b : BLOCK;
         float *y = out + b;
         for (size_t i = 0; i < len; i++)
-            y[i] = l[b + i] - m;
+            x[i] = l[b + i] - m;
         /* A division, for 1 / temperature may not be finite. */
         for (size_t i = 0; temperature != 1 && i < len; i++)
-            y[i] /= temperature;
+            x[i] /= temperature;
+        for (size_t i = 0; i < len; i++)
+            y[i] = x[i] < EXP_MIN ? 0 : x[i];
         s->k->vexp(y, y, len);
-        s->block[b / BLOCK] = (double)s->k->sum16(y, len);
+        for (size_t i = 0; i < len; i++)
+            y[i] = x[i] < EXP_MIN ? 0 : y[i];
+    }
+}
+
+/* Σ w, and the sums of its blocks. */
+static double block_sums(struct sl_sampler *s, const float *w, size_t n)
+{
+    double sum = 0;
+    for (size_t b = 0; b < n; b += BLOCK) {
+        s->block[b / BLOCK] = (double)s->k->sum16(w + b, n - b < BLOCK ? n - b : BLOCK);
         sum += s->block[b / BLOCK];
     }
     return sum;
 }
 
-/* The same sum at temperature 1, of logits that stay as they are. */
-static double exp_sum_only(const struct sl_sampler *s, const float *l, size_t n, float m)
+/* Σ exp(l - m), of logits that stay as they are. */
+static double exp_sum(const struct sl_sampler *s, const float *l, size_t n, float m)
 {
     double sum = 0;
     float y[BLOCK];
     for (size_t b = 0; b < n; b += BLOCK) {
         size_t len = n - b < BLOCK ? n - b : BLOCK;
-        for (size_t i = 0; i < len; i++)
-            y[i] = l[b + i] - m;
-        s->k->vexp(y, y, len);
+        exponentials(s, y, l + b, len, m, 1);
         sum += (double)s->k->sum16(y, len);
     }
     return sum;
 }
 
-static double weight_sum(const struct sl_sampler *s, const float *e, size_t n)
-{
-    double sum = 0;
-    for (size_t b = 0; b < n; b += BLOCK)
-        sum += (double)s->k->sum16(e + b, n - b < BLOCK ? n - b : BLOCK);
-    return sum;
-}
-
 /* Σ e·(l - m) / Σ e: the mean of l - m, ≤ 0. */
-static double mean_below_max(const struct sl_sampler *s, const struct candidates *c, float m,
-                             double weight)
+static double mean_below_max(struct sl_sampler *s, const struct candidates *c, float m)
 {
     double sum = 0;
     float d[BLOCK];
@@ -284,46 +286,39 @@ static double mean_below_max(const struct sl_sampler *s, const struct candidates
             d[i] = s->e[b + i] > 0 ? c->l[b + i] - m : 0; /* never 0 · inf */
         sum += (double)s->k->dot16(s->e + b, d, len);
     }
-    return sum / weight;
+    return sum / block_sums(s, s->e, c->n);
 }
 
 /* --- filters -----------------------------------------------------------------------------------
  */
 
-static void keep(struct sl_sampler *s, struct candidates *c, size_t *n, size_t i, bool with_e)
+static void drop_after(struct sl_sampler *s, struct candidates *c, const struct sl_cut *cut)
 {
-    s->ids[*n] = c->dense ? (uint32_t)i : s->ids[i];
-    c->l[*n] = c->l[i];
-    if (with_e)
-        s->e[*n] = s->e[i];
-    ++*n;
-}
-
-static void keep_cut(struct sl_sampler *s, struct candidates *c, struct sl_cut cut, bool with_e)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < c->n; i++) {
-        if (s->key[i] > cut.key || (s->key[i] == cut.key && cut.n_equal == 0))
-            continue;
-        cut.n_equal -= s->key[i] == cut.key;
-        keep(s, c, &n, i, with_e);
+    const uint32_t *key = s->key;
+    float *l = c->l, *e = s->e;
+    for (size_t i = 0; i < c->n; i++)
+        l[i] = key[i] > cut->key ? -INFINITY : l[i];
+    for (size_t i = 0; c->has_e && i < c->n; i++)
+        e[i] = key[i] > cut->key ? 0 : e[i];
+    for (size_t j = cut->n_kept; j < cut->n_equal; j++) {
+        l[s->members[j]] = -INFINITY;
+        e[s->members[j]] = 0;
     }
-    c->n = n;
-    c->dense = false;
 }
 
-/* Keeps the candidates with x ≥ bound; x is c->l or s->e. The largest x is, so one stays. */
-static void keep_from(struct sl_sampler *s, struct candidates *c, const float *x, float bound,
-                      bool with_e)
+/* Makes the row a list of its tokens with l ≥ bound; there is one. */
+static void gather_from(struct sl_sampler *s, struct candidates *c, float bound)
 {
     size_t n = 0;
     for (size_t b = 0; b < c->n; b += PRUNE_BLOCK) {
         size_t end = c->n - b < PRUNE_BLOCK ? c->n : b + PRUNE_BLOCK;
-        if (s->k->max(x + b, end - b) < bound)
+        if (s->k->max(c->l + b, end - b) < bound)
             continue;
         for (size_t i = b; i < end; i++) {
-            if (x[i] >= bound)
-                keep(s, c, &n, i, with_e);
+            if (c->l[i] >= bound) {
+                s->ids[n] = (uint32_t)i;
+                c->l[n++] = c->l[i];
+            }
         }
     }
     assert(n > 0);
@@ -333,23 +328,18 @@ static void keep_from(struct sl_sampler *s, struct candidates *c, const float *x
 
 static void prune_top_k(struct sl_sampler *s, struct candidates *c, size_t k)
 {
-    size_t n_blocks = 0;
-    for (size_t b = 0; b < c->n; b += PRUNE_BLOCK) {
-        size_t len = c->n - b < PRUNE_BLOCK ? c->n - b : PRUNE_BLOCK;
-        s->e[n_blocks] = s->k->max(c->l + b, len);
-        s->key[n_blocks] = sl_select_key_down(s->e[n_blocks]);
-        n_blocks++;
+    size_t n_blocks = (c->n + PRUNE_BLOCK - 1) / PRUNE_BLOCK;
+    if (k > n_blocks / TOP_K_PRUNE_BLOCKS)
+        return;
+    float *max = s->e; /* not in use yet */
+    for (size_t i = 0; i < n_blocks; i++) {
+        size_t b = i * PRUNE_BLOCK, len = c->n - b < PRUNE_BLOCK ? c->n - b : PRUNE_BLOCK;
+        max[i] = s->k->max(c->l + b, len);
+        s->key[i] = sl_select_key_down(max[i]);
     }
     struct sl_cut cut;
-    if (k > n_blocks / TOP_K_PRUNE_BLOCKS ||
-        !sl_select_cut(s->key, NULL, n_blocks, (double)k, s->bins, s->members, &cut))
-        return;
-    float bound = INFINITY; /* the k-th largest maximum */
-    for (size_t i = 0; i < n_blocks; i++) {
-        if (s->key[i] <= cut.key && s->e[i] < bound)
-            bound = s->e[i];
-    }
-    keep_from(s, c, c->l, bound, false);
+    if (sl_select_cut(s->key, NULL, n_blocks, (double)k, &s->select, s->members, &cut))
+        gather_from(s, c, max[s->members[0]]); /* the k-th largest maximum */
 }
 
 static void filter_top_k(struct sl_sampler *s, struct candidates *c)
@@ -361,52 +351,48 @@ static void filter_top_k(struct sl_sampler *s, struct candidates *c)
     for (size_t i = 0; i < c->n; i++)
         s->key[i] = sl_select_key_down(c->l[i]);
     struct sl_cut cut;
-    if (sl_select_cut(s->key, NULL, c->n, (double)k, s->bins, s->members, &cut))
-        keep_cut(s, c, cut, false);
+    if (sl_select_cut(s->key, NULL, c->n, (double)k, &s->select, s->members, &cut))
+        drop_after(s, c, &cut);
 }
 
-/* The bound on e below which everything together weighs less than (1 - p) / 2. */
-static double negligible(size_t n, float p)
+/* Drops what lies after the share p of the weight, by s->key. */
+static void keep_share(struct sl_sampler *s, struct candidates *c, float p)
 {
-    return (1 - (double)p) / (2 * (double)n);
-}
-
-/* e and m are of all candidates; `weight` is the sum of e. */
-static void filter_typical_p(struct sl_sampler *s, struct candidates *c, float m, double weight)
-{
-    float p = s->p->typical_p;
-    if (p >= 1)
-        return;
-    double mean = mean_below_max(s, c, m, weight);
-    double bound = fmin(negligible(c->n, p), exp(2 * mean - 1e-3));
-    keep_from(s, c, s->e, (float)bound, true);
-    for (size_t i = 0; i < c->n; i++)
-        s->key[i] = sl_select_key_up(fabsf((c->l[i] - m) - (float)mean));
     struct sl_cut cut;
-    if (sl_select_cut(s->key, s->e, c->n, (double)p * weight, s->bins, s->members, &cut))
-        keep_cut(s, c, cut, true);
+    double target = (double)p * block_sums(s, s->e, c->n);
+    if (sl_select_cut(s->key, s->e, c->n, target, &s->select, s->members, &cut))
+        drop_after(s, c, &cut);
 }
 
-static void filter_top_p(struct sl_sampler *s, struct candidates *c, double weight)
+static void filter_typical_p(struct sl_sampler *s, struct candidates *c, float m)
 {
-    float p = s->p->top_p;
-    if (p >= 1)
+    if (s->p->typical_p >= 1)
         return;
-    /* The bound is a share of the largest e: typical_p may have dropped the 1. */
-    float largest = s->k->max(s->e, c->n);
-    keep_from(s, c, s->e, (float)(negligible(c->n, p) * (double)largest), true);
+    float mean = (float)mean_below_max(s, c, m);
+    for (size_t i = 0; i < c->n; i++)
+        s->key[i] = sl_select_key_up(fabsf((c->l[i] - m) - mean));
+    keep_share(s, c, s->p->typical_p);
+}
+
+static void filter_top_p(struct sl_sampler *s, struct candidates *c)
+{
+    if (s->p->top_p >= 1)
+        return;
     for (size_t i = 0; i < c->n; i++)
         s->key[i] = sl_select_key_down(s->e[i]);
-    struct sl_cut cut;
-    if (sl_select_cut(s->key, s->e, c->n, (double)p * weight, s->bins, s->members, &cut))
-        keep_cut(s, c, cut, true);
+    keep_share(s, c, s->p->top_p);
 }
 
 static void filter_min_p(struct sl_sampler *s, struct candidates *c)
 {
     if (s->p->min_p <= 0)
         return;
-    keep_from(s, c, s->e, s->p->min_p * s->k->max(s->e, c->n), true);
+    float bound = s->p->min_p * s->k->max(s->e, c->n);
+    float *l = c->l, *e = s->e;
+    for (size_t i = 0; i < c->n; i++) {
+        l[i] = e[i] < bound ? -INFINITY : l[i];
+        e[i] = e[i] < bound ? 0 : e[i];
+    }
 }
 
 static void filter(struct sl_sampler *s, struct candidates *c, float m)
@@ -414,12 +400,10 @@ static void filter(struct sl_sampler *s, struct candidates *c, float m)
     filter_top_k(s, c);
     if (s->p->typical_p >= 1 && s->p->top_p >= 1 && s->p->min_p <= 0)
         return;
-    double weight = exp_sum(s, s->e, c->l, c->n, m, 1);
-    if (s->p->typical_p < 1) {
-        filter_typical_p(s, c, m, weight);
-        weight = weight_sum(s, s->e, c->n);
-    }
-    filter_top_p(s, c, weight);
+    exponentials(s, s->e, c->l, c->n, m, 1);
+    c->has_e = true;
+    filter_typical_p(s, c, m);
+    filter_top_p(s, c);
     filter_min_p(s, c);
 }
 
@@ -473,10 +457,14 @@ static uint32_t sample(struct sl_sampler *s, float *l, float m)
 {
     struct candidates c = {.l = l, .n = s->vocab_size, .dense = true};
     filter(s, &c, m);
-    if (!c.dense)
-        m = s->k->max(c.l, c.n);
-    double sum = exp_sum(s, c.l, c.l, c.n, m, s->p->temperature);
-    size_t i = draw(s, c.l, c.n, sum, next_uniform(s));
+    const float *w = s->e;
+    if (!c.has_e || s->p->temperature != 1) {
+        /* typical_p may have dropped the largest. */
+        m = c.has_e ? s->k->max(l, c.n) : m;
+        exponentials(s, l, l, c.n, m, s->p->temperature);
+        w = l;
+    }
+    size_t i = draw(s, w, c.n, block_sums(s, w, c.n), next_uniform(s));
     return c.dense ? (uint32_t)i : s->ids[i];
 }
 
@@ -512,7 +500,7 @@ static void fill_logprobs(const struct sl_sampler *s, const float *l, float m, u
                           size_t n_top, struct sl_token_logprobs *lp)
 {
     assert(n_top <= SL_TOP_LOGPROBS_MAX);
-    double log_sum = log(exp_sum_only(s, l, s->vocab_size, m));
+    double log_sum = log(exp_sum(s, l, s->vocab_size, m));
     lp->chosen = (struct sl_logprob){token, log_probability(l[token], m, log_sum)};
     if (n_top > s->vocab_size)
         n_top = s->vocab_size;

@@ -32,9 +32,10 @@
  *             first token in the order of ids at which the running sum of w exceeds u · Σ w.
  *
  * -ln p - H is computed as Σ p·l - l, which is the same number. exp, sums and maxima are those of
- * kernels.h, so every kernel table chooses the same token from the same logits. A sum over tokens:
- * blocks of 256 in the order of ids by sum16 (or dot16), the blocks' sums in order in double. The
- * sums at a cut: select.h.
+ * kernels.h, so every kernel table chooses the same token from the same logits; exp below -87 is 0
+ * here. A sum over tokens: blocks of 256 in the order of ids by sum16 (or dot16), the blocks' sums
+ * in order in double. The sums at a cut: select.h. At temperature 1 behind typical_p, top_p or
+ * min_p, w is taken from there: exp(l - the largest l before them).
  *
  * The generator is SplitMix64 (Steele, Lea, Flood 2014): number i of a seed is a pure function of
  * (seed, i): z = mix(seed + (i + 1) · 0x9E3779B97F4A7C15), u = (z >> 11) · 2^-53. One number for

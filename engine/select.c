@@ -1,6 +1,8 @@
-/* select.c: see select.h. */
+/* select.c: see select.h. Four partial sums, for an addition to a sum in memory waits for the last
+ * one to the same sum: on 65,536 items that is most of the time. */
 #include "engine/select.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The digits of a key, most significant first: 11, 11 and 10 bits. */
@@ -24,20 +26,21 @@ static double weight_of(const struct items *it, size_t i)
     return it->weight ? (double)it->weight[i] : 1.0;
 }
 
-static void fill_bins(const struct items *it, struct digit d, double *bins)
+static void add_up(const struct items *it, struct digit d, struct sl_select_scratch *scratch)
 {
-    memset(bins, 0, SL_SELECT_BINS * sizeof *bins);
+    double(*sums)[SL_SELECT_WAYS] = scratch->sums;
+    memset(sums, 0, (d.mask + 1) * sizeof *sums);
     if (it->members) {
         for (size_t j = 0; j < it->n; j++) {
             size_t i = it->members[j];
-            bins[it->key[i] >> d.shift & d.mask] += weight_of(it, i);
+            sums[it->key[i] >> d.shift & d.mask][j % SL_SELECT_WAYS] += weight_of(it, i);
         }
     } else if (it->weight) {
         for (size_t i = 0; i < it->n; i++)
-            bins[it->key[i] >> d.shift & d.mask] += (double)it->weight[i];
+            sums[it->key[i] >> d.shift & d.mask][i % SL_SELECT_WAYS] += (double)it->weight[i];
     } else {
         for (size_t i = 0; i < it->n; i++)
-            bins[it->key[i] >> d.shift & d.mask] += 1.0;
+            sums[it->key[i] >> d.shift & d.mask][i % SL_SELECT_WAYS] += 1.0;
     }
 }
 
@@ -54,51 +57,51 @@ static size_t take_members(const struct items *it, struct digit d, uint32_t valu
     return n;
 }
 
-bool sl_select_cut(const uint32_t *key, const float *weight, size_t n, double target, double *bins,
-                   uint32_t *members, struct sl_cut *ret)
+/* The value at which the target is reached, *sum being what lies below it. Where rounding lets the
+ * values' sums together fall short of a target that the digit before said they reach, the last
+ * value that has a weight. UINT32_MAX: none has. */
+static uint32_t find_value(struct digit d, const struct sl_select_scratch *scratch, double target,
+                           double *sum, bool *ret_reached)
 {
+    uint32_t last = UINT32_MAX;
+    double run = *sum;
+    *ret_reached = false;
+    for (uint32_t value = 0; value <= d.mask && !*ret_reached; value++) {
+        const double *s = scratch->sums[value];
+        double all = (s[0] + s[1]) + (s[2] + s[3]);
+        if (all > 0) {
+            last = value;
+            *sum = run;
+        }
+        run += all;
+        *ret_reached = run >= target;
+    }
+    return last;
+}
+
+bool sl_select_cut(const uint32_t *key, const float *weight, size_t n, double target,
+                   struct sl_select_scratch *scratch, uint32_t *members, struct sl_cut *ret)
+{
+    assert(target > 0);
     struct items it = {.key = key, .weight = weight, .n = n};
     double sum = 0; /* of all items before those that are still looked at */
     uint32_t prefix = 0;
     for (size_t k = 0; k < N_DIGITS; k++) {
         struct digit d = digits[k];
-        fill_bins(&it, d, bins);
-        uint32_t value = 0, last = UINT32_MAX;
-        double last_sum = sum;
-        while (value <= d.mask && sum + bins[value] < target) {
-            if (bins[value] > 0) {
-                last = value;
-                last_sum = sum;
-            }
-            sum += bins[value++];
-        }
-        if (value > d.mask) {
-            if (k == 0 || last == UINT32_MAX)
-                return false;
-            /* The digits' sums differ in their last bits: the cut is in the last of these. */
-            value = last;
-            sum = last_sum;
-        }
+        bool reached;
+        add_up(&it, d, scratch);
+        uint32_t value = find_value(d, scratch, target, &sum, &reached);
+        if (k == 0 && !reached)
+            return false;
+        assert(value <= d.mask);
         prefix |= value << d.shift;
         it.n = take_members(&it, d, value, members);
         it.members = members;
     }
-    size_t n_equal = 0;
-    while (n_equal < it.n && sum < target)
-        sum += weight_of(&it, it.members[n_equal++]);
-    *ret = (struct sl_cut){.key = prefix, .n_equal = n_equal};
+    size_t n_kept = 0;
+    while (n_kept < it.n && sum < target)
+        sum += weight_of(&it, it.members[n_kept++]);
+    assert(n_kept > 0);
+    *ret = (struct sl_cut){.key = prefix, .n_kept = n_kept, .n_equal = it.n};
     return true;
-}
-
-uint32_t sl_select_key_up(float x)
-{
-    float y = x + 0.0F; /* -0 becomes +0 */
-    uint32_t u;
-    memcpy(&u, &y, sizeof u);
-    return u >> 31 ? ~u : u | 0x80000000;
-}
-
-uint32_t sl_select_key_down(float x)
-{
-    return ~sl_select_key_up(x);
 }
