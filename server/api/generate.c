@@ -321,8 +321,8 @@ static void post_chat_completions(struct sl_exchange *ex)
 }
 
 const struct sl_route sl_generate_routes[] = {
-    {SL_POST, "/v1/generate", SL_GRANT_USER, 0, SL_BODY_JSON, post_generate},
-    {SL_POST, "/v1/completions", SL_GRANT_USER, 0, SL_BODY_JSON, post_completions},
-    {SL_POST, "/v1/chat/completions", SL_GRANT_USER, 0, SL_BODY_JSON, post_chat_completions},
+    {SL_POST, "/v1/generate", SL_ROLE_USER, 0, SL_BODY_JSON, post_generate},
+    {SL_POST, "/v1/completions", SL_ROLE_USER, 0, SL_BODY_JSON, post_completions},
+    {SL_POST, "/v1/chat/completions", SL_ROLE_USER, 0, SL_BODY_JSON, post_chat_completions},
 };
 const size_t sl_generate_n_routes = sizeof sl_generate_routes / sizeof *sl_generate_routes;

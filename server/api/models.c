@@ -186,9 +186,9 @@ static void post_detokenize(struct sl_exchange *ex)
 }
 
 const struct sl_route sl_model_routes[] = {
-    {SL_GET, "/v1/models", SL_GRANT_USER, 0, SL_BODY_NONE, get_models},
-    {SL_GET, "/v1/models/{id}", SL_GRANT_USER, 0, SL_BODY_NONE, get_model},
-    {SL_POST, "/v1/tokenize", SL_GRANT_USER, 0, SL_BODY_JSON, post_tokenize},
-    {SL_POST, "/v1/detokenize", SL_GRANT_USER, 0, SL_BODY_JSON, post_detokenize},
+    {SL_GET, "/v1/models", SL_ROLE_USER, 0, SL_BODY_NONE, get_models},
+    {SL_GET, "/v1/models/{id}", SL_ROLE_USER, 0, SL_BODY_NONE, get_model},
+    {SL_POST, "/v1/tokenize", SL_ROLE_USER, 0, SL_BODY_JSON, post_tokenize},
+    {SL_POST, "/v1/detokenize", SL_ROLE_USER, 0, SL_BODY_JSON, post_detokenize},
 };
 const size_t sl_model_n_routes = sizeof sl_model_routes / sizeof *sl_model_routes;

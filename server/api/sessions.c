@@ -389,12 +389,12 @@ static void post_cancel(struct sl_exchange *ex)
 }
 
 const struct sl_route sl_session_routes[] = {
-    {SL_POST, "/v1/sessions", SL_GRANT_USER, 0, SL_BODY_JSON, post_sessions},
-    {SL_GET, "/v1/sessions", SL_GRANT_USER, 0, SL_BODY_NONE, get_sessions},
-    {SL_GET, "/v1/sessions/{id}", SL_GRANT_USER, 0, SL_BODY_NONE, get_session},
-    {SL_PATCH, "/v1/sessions/{id}", SL_GRANT_USER, 0, SL_BODY_JSON, patch_session},
-    {SL_DELETE, "/v1/sessions/{id}", SL_GRANT_USER, 0, SL_BODY_NONE, delete_session},
-    {SL_POST, "/v1/sessions/{id}/fork", SL_GRANT_USER, 0, SL_BODY_JSON, post_fork},
-    {SL_POST, "/v1/sessions/{id}/cancel", SL_GRANT_USER, 0, SL_BODY_JSON, post_cancel},
+    {SL_POST, "/v1/sessions", SL_ROLE_USER, 0, SL_BODY_JSON, post_sessions},
+    {SL_GET, "/v1/sessions", SL_ROLE_USER, 0, SL_BODY_NONE, get_sessions},
+    {SL_GET, "/v1/sessions/{id}", SL_ROLE_USER, 0, SL_BODY_NONE, get_session},
+    {SL_PATCH, "/v1/sessions/{id}", SL_ROLE_USER, 0, SL_BODY_JSON, patch_session},
+    {SL_DELETE, "/v1/sessions/{id}", SL_ROLE_USER, 0, SL_BODY_NONE, delete_session},
+    {SL_POST, "/v1/sessions/{id}/fork", SL_ROLE_USER, 0, SL_BODY_JSON, post_fork},
+    {SL_POST, "/v1/sessions/{id}/cancel", SL_ROLE_USER, 0, SL_BODY_JSON, post_cancel},
 };
 const size_t sl_session_n_routes = sizeof sl_session_routes / sizeof *sl_session_routes;
