@@ -2,7 +2,6 @@
 #include "engine/turn.h"
 
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -18,53 +17,6 @@ static enum sl_code check_ids(const char *what, const uint32_t *ids, size_t n, s
                                  "%s: token id %u (number %zu) is not below the model's "
                                  "vocabulary of %zu",
                                  what, ids[i], i, vocab);
-    return SL_OK;
-}
-
-static enum sl_code check_number(const char *name, double v, bool ok, const char *allowed,
-                                 struct sl_error *err)
-{
-    if (ok)
-        return SL_OK;
-    return sl_fail_param(err, SL_E_INVALID_VALUE, name, "%s is %g; allowed is %s", name, v,
-                         allowed);
-}
-
-static enum sl_code check_sampling(const struct sl_sampling *s, size_t vocab, struct sl_error *err)
-{
-    const struct {
-        const char *name;
-        double v;
-        bool ok;
-        const char *allowed;
-    } row[] = {
-        {"temperature", s->temperature, s->temperature >= 0 && s->temperature <= 100, "0 to 100"},
-        {"top_p", s->top_p, s->top_p > 0 && s->top_p <= 1, "above 0, up to 1"},
-        {"min_p", s->min_p, s->min_p >= 0 && s->min_p <= 1, "0 to 1"},
-        {"typical_p", s->typical_p, s->typical_p > 0 && s->typical_p <= 1, "above 0, up to 1"},
-        {"repetition_penalty", s->repetition_penalty,
-         s->repetition_penalty > 0 && isfinite(s->repetition_penalty), "above 0, finite"},
-        {"presence_penalty", s->presence_penalty, isfinite(s->presence_penalty), "finite"},
-        {"frequency_penalty", s->frequency_penalty, isfinite(s->frequency_penalty), "finite"},
-        {"penalty_decay", s->penalty_decay, s->penalty_decay >= 0 && s->penalty_decay <= 1,
-         "0 to 1"},
-        {"penalty_last_n", s->penalty_last_n, s->penalty_last_n <= SL_PENALTY_LAST_N_MAX,
-         "0 to 1024"},
-        {"logit_bias", (double)s->n_bias, s->n_bias <= SL_LOGIT_BIAS_MAX, "up to 1024 entries"},
-    };
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-        enum sl_code c = check_number(row[i].name, row[i].v, row[i].ok, row[i].allowed, err);
-        if (c)
-            return c;
-    }
-    for (size_t i = 0; i < s->n_bias; i++) {
-        enum sl_code c = check_ids("logit_bias", &s->bias[i].token, 1, vocab, err);
-        if (!c)
-            c = check_number("logit_bias", s->bias[i].bias, isfinite(s->bias[i].bias), "finite",
-                             err);
-        if (c)
-            return c;
-    }
     return SL_OK;
 }
 
@@ -92,7 +44,7 @@ static enum sl_code check_spec(const struct sl_turn_spec *s, size_t vocab, struc
     enum sl_code c = check_ids("prompt", s->prompt, s->n_prompt, vocab, err);
     if (!c)
         c = check_ids("stop_tokens", s->stop_tokens, s->n_stop_tokens, vocab, err);
-    return c ? c : check_sampling(&s->sampling, vocab, err);
+    return c ? c : sl_sampling_check(&s->sampling, vocab, err);
 }
 
 static void *copy_of(const void *src, size_t n, size_t size)
