@@ -218,7 +218,9 @@ static enum sl_code parse_header(struct sl_reader *r, size_t header_n, json_t **
         return SL_OK;
     }
     json_decref(header);
-    if (!header && json_error_code(&e) == json_error_out_of_memory)
+    /* Every complaint about the text has words; without memory jansson mostly has none. (Where it
+     * fails inside a token it blames the token: that cannot be told from a bad one.) */
+    if (!header && !*e.text)
         return SL_READER_FAIL(r, NO_MEMORY, "not enough memory for its header of %zu bytes",
                               header_n);
     return SL_READER_FAIL(r, FILE_CORRUPT, "the header is not a JSON object: %s",
