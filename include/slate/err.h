@@ -49,6 +49,20 @@
       "the Content-Type must be application/json")                                                 \
     X(EXPECTATION_FAILED, "expectation_failed", 417, "invalid_request_error",                      \
       "only Expect: 100-continue is known")                                                        \
+    X(SNAPSHOT_CORRUPT, "snapshot_corrupt", 422, "invalid_request_error",                          \
+      "the snapshot is damaged")                                                                   \
+    X(SNAPSHOT_MODEL_MISMATCH, "snapshot_model_mismatch", 409, "invalid_request_error",            \
+      "the snapshot is of another model")                                                          \
+    X(SNAPSHOT_VERSION_UNSUPPORTED, "snapshot_version_unsupported", 422, "invalid_request_error",  \
+      "the snapshot's version is not known here")                                                  \
+    X(SNAPSHOT_TOO_LARGE, "snapshot_too_large", 413, "invalid_request_error",                      \
+      "the snapshot is larger than one of this model can be")                                      \
+    X(IDEMPOTENCY_MISMATCH, "idempotency_mismatch", 422, "invalid_request_error",                  \
+      "the Idempotency-Key was used with another body")                                            \
+    X(IDEMPOTENCY_IN_FLIGHT, "idempotency_in_flight", 409, "invalid_request_error",                \
+      "a request with this Idempotency-Key is being answered")                                     \
+    X(NOTHING_PAUSED, "nothing_paused", 409, "invalid_request_error",                              \
+      "the session has no paused turn")                                                            \
     X(QUOTA_EXCEEDED, "quota_exceeded", 429, "rate_limit_error", "this key's quota is used up")    \
     X(HEADERS_TOO_LARGE, "headers_too_large", 431, "invalid_request_error",                        \
       "the request's headers are too large")                                                       \
@@ -59,6 +73,9 @@
     X(NO_MEMORY, "out_of_memory", 503, "server_error", "not enough memory")                        \
     X(SERVER_FULL, "server_full", 503, "server_error", "the server is full")                       \
     X(SESSIONS_FULL, "sessions_full", 503, "server_error", "no room for another session")          \
+    X(STORE_FULL, "store_full", 507, "server_error", "no space left where sessions are stored")    \
+    X(STORE_LOCKED, "store_locked", 500, "server_error", "another server has this store")          \
+    X(STORE_CORRUPT, "store_corrupt", 500, "server_error", "the store contradicts itself")         \
     X(DRAINING, "draining", 503, "server_error", "the server is shutting down")                    \
     X(LOADING, "loading", 503, "server_error", "the server is still loading")                      \
     /* files and the system; seen by users of the command line */                                  \

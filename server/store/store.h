@@ -1,15 +1,21 @@
-/* store.h: where sessions live when they are not in memory, as the registry sees it.
+/* store.h: where sessions live, whether or not they are in memory, as the registry sees it.
  *
- * Memory is a cache, the store is the truth, a lease spans one turn. Every call is asynchronous on
- * the loop: it returns at once and calls back later, exactly once, never from inside. Every write
- * is conditional on incarnation, version and fence: a writer that has lost its lease, or speaks of
- * a session that was deleted and made anew, is refused (VERSION_MISMATCH) and nothing is written.
+ * Memory is a cache, the store is the truth. Every write is conditional on incarnation and version:
+ * a writer that speaks of a session that was deleted and made anew, or of another version than the
+ * store has, is refused (VERSION_MISMATCH) and nothing is written. (A store that several servers
+ * share adds a lease per turn and its fence to that; `dir:` belongs to one server, by a lock.)
  *
- * A session in the store is its last snapshot and the turns since; replaying them is exact. */
+ * A session in the store is its head, its last snapshot, and the turns since. The calls return at
+ * once and call back later, exactly once, on the loop's thread, never from inside; what they are
+ * given is copied. After a write has called back with SL_OK it is durable: no crash and no power
+ * cut loses it. After a failure the store is as it was before (memory and disk agree), or it
+ * refuses everything but reads with the cause until it has repaired itself. */
 #ifndef SLATE_SERVER_STORE_H
 #define SLATE_SERVER_STORE_H
 
-#include "slate/engine.h"
+#include <uv.h>
+
+#include "proto/request.h"
 
 /* Which session, and which of its lives. */
 struct sl_store_key {
@@ -18,56 +24,98 @@ struct sl_store_key {
     unsigned char incarnation[16];
 };
 
-/* What a writer believes; a write happens only where it is so. */
-struct sl_store_guard {
-    uint64_t version; /* before the write */
-    uint64_t fence;   /* of the lease; grows with every lease of the session */
+/* What is known of a session without its state. */
+struct sl_store_head {
+    struct sl_store_key key;
+    uint64_t version; /* of the last commit; 0: nothing was read yet */
+    uint64_t tokens_seen;
+    int64_t created_at, used_at; /* Unix time, s */
+    int64_t ttl_s;               /* 0: never expires */
+    struct sl_text metadata;     /* JSON text of an object; s NULL: {} */
+    uint64_t snapshot_version;   /* 0: there is none */
+    uint64_t replay_tokens;      /* of the turns since */
+};
+
+enum { SL_STORE_ANSWERS_MAX = 4 };
+
+/* An answer kept for a retry under the same Idempotency-Key. */
+struct sl_store_answer {
+    const char *idempotency_key;
+    unsigned char request_hash[16]; /* XXH3-128 of the body */
+    int64_t at;                     /* Unix time, s */
+    struct sl_text body;            /* the whole response, not streamed */
 };
 
 /* One committed turn: what a replay needs. */
 struct sl_store_turn {
-    uint64_t version; /* after it */
-    const uint32_t *tokens;
+    uint64_t version; /* after it; before it: version - 1 */
+    uint64_t tokens_seen;
+    int64_t used_at;
+    const uint32_t
+        *tokens; /* new ones of the conversation: the prompt's, then the generated ones */
     size_t n_tokens;
-    const void *continuation; /* JSON */
-    size_t n_continuation;
+    struct sl_text continuation; /* JSON (proto/continuation.h): pending and ring after the turn */
+    const struct sl_store_answer *answer; /* NULL: none */
 };
 
-struct sl_store_record { /* what get gives */
-    struct sl_store_key key;
-    uint64_t version;
-    const void *snapshot; /* safetensors; NULL: the initial state */
+struct sl_store_record { /* what load gives; valid during the callback */
+    const struct sl_store_head *head;
+    const unsigned char *snapshot; /* NULL: the initial state */
     size_t n_snapshot;
-    const struct sl_store_turn *turns;
+    const struct sl_store_turn *turns; /* since the snapshot, in order */
     size_t n_turns;
+    const struct sl_store_answer *answers; /* the last SL_STORE_ANSWERS_MAX, oldest first */
+    size_t n_answers;
 };
 
+/* Errors: IO (names the call, the file and the system's reason), STORE_FULL (no space, quota),
+ * VERSION_MISMATCH, SESSION_NOT_FOUND, SNAPSHOT_CORRUPT, NO_MEMORY. err is valid during the call.
+ */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);
-typedef void sl_store_got(void *arg, const struct sl_store_record *r, const struct sl_error *err);
-typedef void sl_store_leased(void *arg, const struct sl_store_guard *g, const struct sl_error *err);
-typedef void sl_store_item(void *arg, const struct sl_store_key *k, uint64_t version);
+/* r NULL after an error. */
+typedef void sl_store_loaded(void *arg, const struct sl_store_record *r,
+                             const struct sl_error *err);
 
-/* An open store: its own struct begins with this table. */
-struct sl_store {
-    const char *name; /* "dir" */
-    void (*get)(struct sl_store *st, const struct sl_store_key *k, sl_store_got *cb, void *arg);
-    void (*put_snapshot)(struct sl_store *st, const struct sl_store_key *k,
-                         const struct sl_store_guard *g, const void *data, size_t n,
-                         sl_store_done *cb, void *arg);
-    void (*append_turn)(struct sl_store *st, const struct sl_store_key *k,
-                        const struct sl_store_guard *g, const struct sl_store_turn *t,
-                        sl_store_done *cb, void *arg);
-    void (*remove)(struct sl_store *st, const struct sl_store_key *k,
-                   const struct sl_store_guard *g, sl_store_done *cb, void *arg);
-    void (*list)(struct sl_store *st, const char *tenant, const char *after, const char *prefix,
-                 size_t limit, sl_store_item *item, sl_store_done *cb, void *arg);
-    void (*lease_acquire)(struct sl_store *st, const struct sl_store_key *k, sl_store_leased *cb,
-                          void *arg);
-    void (*lease_renew)(struct sl_store *st, const struct sl_store_key *k,
-                        const struct sl_store_guard *g, sl_store_done *cb, void *arg);
-    void (*lease_release)(struct sl_store *st, const struct sl_store_key *k,
-                          const struct sl_store_guard *g, sl_store_done *cb, void *arg);
-    void (*close)(struct sl_store *st, void (*closed)(void *arg), void *arg);
+struct sl_store;
+
+struct sl_store_options {
+    const char *spec; /* "dir:PATH" */
+    uv_loop_t *loop;
+    uint64_t log_rewrite_bytes; /* the log is rewritten when its dead part is larger; 0: default */
 };
+
+/* Opens, locks, recovers. `head` is called for every session there is, before open returns
+ * (blocking: at start). Errors: USAGE (a spec that is not understood), IO, STORE_LOCKED (another
+ * server has it), STORE_CORRUPT (names file and offset), NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options *opt,
+                                        void (*head)(void *arg, const struct sl_store_head *h),
+                                        void *arg, struct sl_error *err);
+
+/* When everything that was asked for has called back, `closed` is called. */
+void sl_store_close(struct sl_store *st, void (*closed)(void *arg), void *arg);
+
+/* A new session (version 0), or head fields that changed (ttl_s, metadata, used_at). SESSION_EXISTS
+ * where another incarnation has the name. */
+void sl_store_put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,
+                       void *arg);
+void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
+                          const struct sl_store_turn *t, sl_store_done *cb, void *arg);
+/* The state at `version`, which must be the store's; turns up to it are dropped. With `head` also
+ * writes that (a restore from outside: version is then one more than the store's, or the session is
+ * new). Takes over `data` (sl_free). */
+void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                           const struct sl_store_head *head, unsigned char *data, size_t n,
+                           sl_store_done *cb, void *arg);
+void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb,
+                   void *arg);
+void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
+                     void *arg);
+
+struct sl_store_stats {
+    uint64_t sessions, log_bytes, live_log_bytes, snapshot_bytes;
+    uint64_t commits, syncs, rewrites, failures;
+    bool read_only; /* it refuses writes; why is in the log */
+};
+void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret);
 
 #endif

@@ -1,0 +1,81 @@
+/* snapshot.h: a session written down: a safetensors file that anyone can open.
+ *
+ * Tensors: what the model's mixers declare, by name (layers.3.mixer.state [H, K, V], …), F32 unless
+ * the file was asked for smaller; counters I64. What else a session needs is in __metadata__, whose
+ * values are strings:
+ *
+ *   format "slate.session", format_version "1"; a reader of version N reads every earlier one
+ *   model.arch, model.fingerprint        32 hex digits: XXH3-128 over the source config and weights
+ *   model.weights_type, engine.numerics  how it was computed; a difference is accepted and reported
+ *   tokenizer.fingerprint                likewise
+ *   session.id, .incarnation, .version, .tokens_seen, .metadata    on upload they inform
+ *   continuation                         JSON: what has not been consumed, an unfinished turn
+ *   payload.xxh3                         XXH3-128 of the data section; absent in a file that
+ * somebody edited: then it is not checked, and `edited` says so created RFC 3339
+ *
+ * Reading checks everything against the loaded model before a byte reaches a state: length, JSON,
+ * names, types, shapes, offsets, finiteness, digest. Any thread; nothing here keeps what it is
+ * given. */
+#ifndef SLATE_SNAPSHOT_H
+#define SLATE_SNAPSHOT_H
+
+#include "slate/model.h"
+#include "slate/tokenizer.h"
+
+/* Texts point into memory of the caller (write) or of the snapshot's `text` (read). */
+struct sl_snapshot_info {
+    const char *session_id;        /* "" where there is none */
+    unsigned char incarnation[16]; /* all zero where there is none */
+    uint64_t version;
+    uint64_t tokens_seen;     /* of the conversation, what is pending among them */
+    const char *metadata;     /* JSON text of an object; NULL: {} */
+    const char *continuation; /* JSON text; NULL: nothing is pending, the session is empty */
+    int64_t created_ms;       /* Unix time */
+    enum sl_dtype dtype;      /* of the state's tensors: F32, BF16, or I8 with scales */
+
+    /* Read only: how it differs from what is loaded. The model is the same, or reading fails. */
+    bool other_weights_type; /* bits will differ: equal within rounding only */
+    bool other_numerics;
+    bool other_tokenizer; /* the ids may mean other texts */
+    bool edited;          /* there was no digest */
+    char weights_type[16];
+    char numerics[64];
+    char *text; /* owns the strings; sl_free() it */
+};
+
+/* How this build and these kernels compute: what engine.numerics says. Equal strings mean equal
+ * bits. */
+const char *sl_numerics(const struct sl_model *m);
+
+/* Encodes `state` (info->state_bytes of the model, 64-byte aligned, at rest). *ret is allocated:
+ * sl_free() it. Errors: NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_snapshot_write(const struct sl_model *m, const struct sl_tokenizer *t,
+                                            const void *state, const struct sl_snapshot_info *info,
+                                            unsigned char **ret, size_t *ret_n,
+                                            struct sl_error *err);
+
+/* Checks all of it, then writes `state` (a slot that nobody else reads) and *ret. After an error
+ * neither was touched. Errors: SNAPSHOT_CORRUPT (names the place), SNAPSHOT_MODEL_MISMATCH (names
+ * both), SNAPSHOT_VERSION_UNSUPPORTED, SNAPSHOT_TOO_LARGE, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenizer *t,
+                                           const void *data, size_t n, void *state,
+                                           struct sl_snapshot_info *ret, struct sl_error *err);
+
+/* What a file says of itself, without a model: for `slate inspect`. ret->text owns the strings;
+ * *ret_arch points into it. Errors as above, but MODEL_MISMATCH. */
+SL_NODISCARD enum sl_code sl_snapshot_describe(const void *data, size_t n,
+                                               struct sl_snapshot_info *ret, const char **ret_arch,
+                                               unsigned char ret_fingerprint[16],
+                                               struct sl_error *err);
+
+/* The largest snapshot that this model can have: what an upload is limited to. */
+size_t sl_snapshot_bytes_max(const struct sl_model *m);
+
+/* BlinkDL's state-tuned files (.pth or .safetensors with blocks.N.att.time_state [H][key][value] as
+ * he stores them): an initial state. Errors: as sl_tensors_open(), and MODEL_INVALID naming the
+ * tensor. */
+SL_NODISCARD enum sl_code sl_initial_state_read(const struct sl_model *m, const void *data,
+                                                size_t n, const char *name, void *state,
+                                                struct sl_error *err);
+
+#endif

@@ -1,0 +1,58 @@
+/* continuation.h: what a session holds besides its state, as JSON: in snapshots and in the journal.
+ *
+ * At rest a state has consumed all tokens of its conversation but the pending ones, usually one.
+ * They are fed first by the next turn, whatever it is. There are more after a restart (the tokens
+ * since the snapshot), after a pause in prefill (the rest of the prompt) and after a pause with an
+ * open stop candidate (the tokens from which the cut may have to be found again).
+ *
+ * A paused turn is finished byte for byte from: its settings, how many random numbers it has drawn,
+ * what it has generated (for penalties), which of the pending tokens it has generated but not
+ * released (`n_held`: the last ones; they are chosen again without a draw, so that their log
+ * probabilities and the stop matcher come out the same), and how far its text was given out.
+ *
+ * Pure code; any thread. The text is compact JSON of an object; unknown fields are ignored, so that
+ * later versions may add some. */
+#ifndef SLATE_PROTO_CONTINUATION_H
+#define SLATE_PROTO_CONTINUATION_H
+
+#include "proto/request.h"
+
+struct sl_paused_turn {
+    struct sl_sampling sampling; /* with its seed */
+    uint64_t draws;
+    size_t max_tokens; /* what is left, held tokens included */
+    const struct sl_stop *stops;
+    size_t n_stops;
+    const uint32_t *stop_tokens;
+    size_t n_stop_tokens;
+    bool ignore_eos;
+    int logprobs;
+    const uint32_t *generated; /* released ones, in order; empty where no penalty is on */
+    size_t n_generated;
+    size_t n_held;
+    struct sl_penalty_ring ring; /* as it was before the turn */
+    unsigned char utf8_tail[4];  /* bytes of released tokens that no text has shown yet */
+    size_t n_utf8_tail;
+    const char *chat_template; /* NULL: plain text; else its reply is being written */
+    bool reply_started;        /* see sl_chat_reply_text() */
+};
+
+struct sl_continuation {
+    struct sl_pool pool;     /* after decode: owns what the pointers point to */
+    const uint32_t *pending; /* ≥ 1 */
+    size_t n_pending;
+    struct sl_penalty_ring ring;
+    const struct sl_paused_turn *paused; /* NULL: no unfinished turn */
+};
+
+/* Appends the JSON text. */
+void sl_continuation_write(struct sl_buf *b, const struct sl_continuation *c);
+
+/* Everything is checked: ids against vocab_size, ranges of settings as in a request, counts against
+ * each other. Errors: SNAPSHOT_CORRUPT (names the field), NO_MEMORY. On failure nothing is left to
+ * free. */
+SL_NODISCARD enum sl_code sl_continuation_read(struct sl_continuation *ret, const char *text,
+                                               size_t n, size_t vocab_size, struct sl_error *err);
+void sl_continuation_done(struct sl_continuation *c);
+
+#endif
