@@ -267,8 +267,10 @@ bool sl_answer_stream(struct sl_generation *g)
         return false;
     sl_answer_begin(g);
     while (g->ex && (g->n_taken < n || (g->over && !g->text_ended))) {
-        if (!sl_exchange_is_writable(g->ex))
+        if (!sl_exchange_is_writable(g->ex)) {
+            (void)sl_exchange_write(g->ex, "", 0); /* asks for `writable`, whatever filled it */
             return false;
+        }
         size_t left = n - g->n_taken, some = left < EVENT_TOKENS_MAX ? left : EVENT_TOKENS_MAX;
         if (send_delta(g, some, g->over && some == left, &err))
             sl_answer_fail(g, &err);

@@ -166,6 +166,15 @@ static enum sl_code find_session(struct sl_generation *g, struct sl_session **re
     return c;
 }
 
+/* A copy: the answer names the stop that ended it, when the request is long gone. */
+static void add_stop(struct sl_generation *g, const void *bytes, size_t n)
+{
+    assert(g->n_stops < SL_STOPS_MAX && n <= SL_STOP_BYTES_MAX);
+    memcpy(g->stop_bytes[g->n_stops], bytes, n);
+    g->stops[g->n_stops] = (struct sl_stop){.bytes = g->stop_bytes[g->n_stops], .n = n};
+    g->n_stops++;
+}
+
 static enum sl_code gather_stops(struct sl_generation *g, struct sl_error *err)
 {
     size_t n_template = 0;
@@ -178,12 +187,9 @@ static enum sl_code gather_stops(struct sl_generation *g, struct sl_error *err)
                              "that are allowed",
                              g->req.n_stops, n_template, SL_STOPS_MAX);
     for (size_t i = 0; i < g->req.n_stops; i++)
-        g->stops[g->n_stops++] = g->req.stops[i];
-    for (size_t i = 0; i < n_template; i++) {
-        const char *s = g->app->chat->stops[i];
-        g->stops[g->n_stops++] =
-            (struct sl_stop){.bytes = (const unsigned char *)s, .n = strlen(s)};
-    }
+        add_stop(g, g->req.stops[i].bytes, g->req.stops[i].n);
+    for (size_t i = 0; i < n_template; i++)
+        add_stop(g, g->app->chat->stops[i], strlen(g->app->chat->stops[i]));
     return SL_OK;
 }
 
@@ -233,6 +239,18 @@ static enum sl_code start_run(struct sl_generation *g, struct sl_session *s,
     return sl_run_start(g->app->turns, &spec, &g->run, err);
 }
 
+/* The run has copied what it needs, and a long prompt would lie about as long as it runs. */
+static void forget_request(struct sl_generation *g)
+{
+    sl_exchange_drop_body(g->ex);
+    sl_pool_done(&g->req.pool);
+    g->req.input = (struct sl_input){.kind = SL_INPUT_NONE};
+    g->req.session = g->req.model = NULL;
+    g->req.stops = NULL;
+    g->req.stop_tokens = NULL;
+    g->req.sampling.bias = NULL;
+}
+
 static enum sl_code start(struct sl_generation *g, struct sl_error *err)
 {
     size_t n;
@@ -259,7 +277,7 @@ static enum sl_code start(struct sl_generation *g, struct sl_error *err)
         c = start_run(g, s, &rendered, err);
     sl_buf_done(&rendered);
     if (!c)
-        sl_exchange_drop_body(g->ex);
+        forget_request(g);
     return c;
 }
 

@@ -48,6 +48,7 @@ struct sl_generation {
     bool is_chat;                       /* the template's blank is dropped from the reply */
     struct sl_stop stops[SL_STOPS_MAX]; /* the client's, then the template's */
     size_t n_stops;
+    unsigned char stop_bytes[SL_STOPS_MAX][SL_STOP_BYTES_MAX];
 
     /* What the client has so far. */
     struct sl_text_stream text;
