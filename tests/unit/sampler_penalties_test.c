@@ -15,7 +15,6 @@
 #include "engine/base/mem.h"
 #include "tests/support/sampling.h"
 
-
 /* A turn after another one whose last tokens are in the ring. */
 static void check_turn(const struct sl_sampling *p, size_t n, size_t *n_clear, size_t *n_all)
 {
