@@ -41,7 +41,7 @@ SL_NODISCARD enum sl_code sl_zip_data(struct sl_reader *r, const struct sl_zip *
 /* Limits of one checkpoint's pickle. A state dict of 10,000 tensors needs 2 MiB, 10 MiB of arena
  * and 80,000 memo places. */
 #define SL_PICKLE_BYTES_MAX ((size_t)64 << 20)
-#define SL_PICKLE_ARENA_MAX ((size_t)512 << 20)
+#define SL_PICKLE_ARENA_MAX ((size_t)256 << 20)
 #define SL_PICKLE_STACK_MAX ((size_t)1 << 22)
 #define SL_PICKLE_MARKS_MAX ((size_t)256)
 #define SL_PICKLE_MEMO_MAX ((size_t)1 << 23)
