@@ -45,7 +45,8 @@ const char *sl_code_text(enum sl_code c)
     return errors[row(c)].text;
 }
 
-static void write_message(struct sl_error *err, enum sl_code c, const char *fmt, va_list ap)
+static void SL_PRINTF(3, 0)
+    write_message(struct sl_error *err, enum sl_code c, const char *fmt, va_list ap)
 {
     char raw[sizeof err->message];
     int n = vsnprintf(raw, sizeof raw, fmt, ap);
