@@ -232,6 +232,11 @@ enum sl_code sl_zip_read(struct sl_reader *r, struct sl_arena *a, struct sl_zip 
         if (c)
             return c;
     }
+    if (at != d.n)
+        return SL_READER_FAIL(r, FILE_CORRUPT,
+                              "is a zip file whose directory has %zu bytes more than its %zu "
+                              "records take",
+                              (size_t)d.n - at, z.n);
     c = sort_entries(r, &z);
     if (!c)
         *ret = z;
