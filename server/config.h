@@ -81,7 +81,7 @@ struct sl_config {
     const char *weights;     /* NULL, "f32", "bf16", "f16" */
     const char *kernels;     /* NULL, or a name that sl_kernels_find() knows */
     uint64_t threads;        /* 0: one per core */
-    const char *begin_token; /* NULL: none; a token id in decimal, or "eos" */
+    const char *begin_token; /* NULL: the model's habit; "none"; or a token id in decimal */
     const char *chat_template;
     /* sessions and admission */
     uint64_t sessions_in_memory; /* 0: from the memory budget */
@@ -102,7 +102,6 @@ struct sl_config {
     uint64_t max_header;
     uint64_t max_uri;
     uint64_t max_body;
-    uint64_t max_upload;
     uint64_t max_body_memory; /* of all bodies being received or held together */
     uint64_t read_ahead;      /* bytes of following requests kept while one runs */
     uint64_t header_timeout_ms;

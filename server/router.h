@@ -17,12 +17,9 @@ enum {
     SL_ROUTE_PARAMS_MAX = 4,
 };
 
-enum sl_body_class {               /* which limit the body has; 413 names the option */
-                     SL_BODY_NONE, /* any body is read and ignored up to --max-body; for GET, DELETE
-                                    */
-                     SL_BODY_JSON, /* --max-body; a body must be Content-Type: application/json,
-                                      else 415 */
-                     SL_BODY_BYTES, /* --max-upload; any type: snapshots */
+enum sl_body_class {
+    SL_BODY_NONE, /* a body is read and thrown away: GET, DELETE */
+    SL_BODY_JSON, /* one that is there must be Content-Type: application/json, else 415 */
 };
 
 enum {                        /* flags */
@@ -42,7 +39,7 @@ struct sl_route {
 struct sl_route_param {
     const char *name; /* from the pattern, not terminated */
     size_t n_name;
-    char *value; /* decoded, terminated */
+    const char *value; /* decoded, terminated */
 };
 
 struct sl_router {

@@ -43,17 +43,18 @@ struct sl_server_hooks { /* all on the loop's thread; each function may be NULL 
 };
 
 /* Reads keys, opens loop, socket and signals; listens. The config must outlive the server.
- * Errors: USAGE, ADDRESS_IN_USE, IO, NO_MEMORY, those of sl_keys_open(). */
+ * Errors: USAGE, ADDRESS_IN_USE, INTERNAL, NO_MEMORY, those of sl_keys_open(). */
 SL_NODISCARD enum sl_code sl_server_open(struct sl_server **ret, const struct sl_config *config,
                                          struct sl_error *err);
 void sl_server_add_routes(struct sl_server *s, const struct sl_route *rows, size_t n);
 void sl_server_set_hooks(struct sl_server *s, const struct sl_server_hooks *hooks);
 
-/* Runs the loop until the end. Returns the exit code: 0 after a drain, 1 after a failure that was
- * given to sl_server_stop(). Prints `listening on ADDRESS` to stdout first. */
+/* Runs the loop until the end. Returns the exit code: 0 after a drain, 1 what was given to
+ * sl_server_stop(). Prints `listening on ADDRESS` to stdout first. */
 int sl_server_run(struct sl_server *s);
 
-/* After run (or instead of it). Everything the app has on the loop must have been closed. */
+/* After run (or instead of it). The app must have given all it has on the loop to uv_close(); their
+ * callbacks run in here, and so do the aborts of exchanges that are still open. */
 void sl_server_close(struct sl_server *s); /* NULL is fine */
 
 void sl_server_ready(struct sl_server *s);
@@ -65,6 +66,9 @@ enum sl_server_state sl_server_state(const struct sl_server *s);
 uv_loop_t *sl_server_loop(struct sl_server *s);
 const struct sl_config *sl_server_config(const struct sl_server *s);
 struct sl_metrics *sl_server_metrics(struct sl_server *s);
+/* Calls collect and writes all metrics; *ret is freed with sl_free(). Errors: NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_server_scrape(struct sl_server *s, char **ret, size_t *ret_n,
+                                           struct sl_error *err);
 const char *sl_server_address(const struct sl_server *s); /* "127.0.0.1:8080", with the real port */
 
 /* server/api/ops.c: /livez, /readyz, /metrics, POST /v1/admin/drain. */

@@ -1,0 +1,30 @@
+/* cli.c: what the subcommands share. */
+#include "server/cli/cli.h"
+
+#include <stdio.h>
+
+static int exit_code(enum sl_code c)
+{
+    switch (c) {
+    case SL_E_USAGE:
+    case SL_E_INVALID_VALUE:
+        return SL_EXIT_USAGE;
+    case SL_E_IO:
+    case SL_E_FILE_NOT_FOUND:
+    case SL_E_FILE_TRUNCATED:
+    case SL_E_FILE_CORRUPT:
+    case SL_E_FILE_UNSUPPORTED:
+    case SL_E_MODEL_UNSUPPORTED:
+    case SL_E_MODEL_INVALID:
+    case SL_E_TOO_LARGE:
+        return SL_EXIT_FILE;
+    default:
+        return SL_EXIT_FAILED;
+    }
+}
+
+int sl_cli_fail(const char *command, const struct sl_error *err)
+{
+    fprintf(stderr, "slate %s: %s\n", command, err->message);
+    return exit_code(err->code);
+}

@@ -1,0 +1,144 @@
+/* config.c: the table of the server's options, and what it takes more than one row to check. The
+ * mechanism is in options.c. */
+#include "server/config.h"
+
+#include <string.h>
+
+#include "server/access.h"
+
+#define AT(field) offsetof(struct sl_config, field)
+#define ALL (SL_CMD_SERVE | SL_CMD_GENERATE)
+
+enum { KIB = 1024, MIB = 1024 * 1024, SECOND = 1000, MINUTE = 60 * 1000, HOUR = 3600 * 1000 };
+#define GIB (1024.0 * MIB)
+#define DAY (24.0 * HOUR)
+
+static const struct sl_option options[] = {
+    /* the model */
+    {"model", SL_OPTION_STRING, AT(model), NULL, 0, 0, NULL, "FILE",
+     "The model: an RWKV-7 .pth or .safetensors file. Without it the embedded model serves.", ALL},
+    {"tokenizer", SL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, NULL, "FILE|bytes",
+     "The vocabulary: an RWKV World vocabulary file, or the word bytes (one token per byte). The "
+     "embedded model brings its own.",
+     ALL},
+    {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16",
+     "How matrices are kept in memory. Without it as the file has them.", ALL},
+    {"kernels", SL_OPTION_STRING, AT(kernels), NULL, 0, 0, NULL, "NAME",
+     "Which arithmetic kernels run: ref, avx2. Without it the fastest that this machine can run. "
+     "All give the same bits.",
+     ALL},
+    {"threads", SL_OPTION_COUNT, AT(threads), "0", 0, 1024, NULL, "N",
+     "Threads that compute; 0: one per core.", ALL},
+    {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|none",
+     "A token id that is fed to an empty session first. Without it, or with none, no token is.",
+     ALL},
+    {"model-name", SL_OPTION_LIST, AT(model_names), NULL, 0, 0, NULL, "NAME",
+     "A name that requests may give in `model`; the first is what responses say. Without it the "
+     "file's name.",
+     SL_CMD_SERVE},
+    {"chat-template", SL_OPTION_STRING, AT(chat_template), NULL, 0, 0, NULL, "NAME",
+     "How messages become text: rwkv, rwkv-brief. Without it what suits the model.", ALL},
+    /* sessions and admission */
+    {"sessions-in-memory", SL_OPTION_COUNT, AT(sessions_in_memory), "0", 0, 10e6, NULL, "N",
+     "Sessions whose states are in memory; 0: as many as --memory holds.", SL_CMD_SERVE},
+    {"memory", SL_OPTION_SIZE, AT(memory), "0", 0, 1024 * 1024 * GIB, NULL, "SIZE",
+     "Memory for states, where --sessions-in-memory is 0; 0: a part of what is free.",
+     SL_CMD_SERVE},
+    {"max-running", SL_OPTION_COUNT, AT(max_running), "32", 1, 4096, NULL, "N",
+     "Turns that run at once.", SL_CMD_SERVE},
+    {"max-waiting", SL_OPTION_COUNT, AT(max_waiting), "256", 0, 1e6, NULL, "N",
+     "Turns that wait for their place; one more is a 503.", SL_CMD_SERVE},
+    {"max-queued-prefill", SL_OPTION_COUNT, AT(max_queued_prefill), "1048576", 1, 1e12, NULL, "N",
+     "Prompt tokens of all turns that are not read yet; more is a 503.", SL_CMD_SERVE},
+    {"max-tokens-limit", SL_OPTION_COUNT, AT(max_tokens_limit), "1048576", 0, 1e9, NULL, "N",
+     "The largest max_tokens of a turn.", SL_CMD_SERVE},
+    {"default-max-tokens", SL_OPTION_COUNT, AT(default_max_tokens), "512", 0, 1e9, NULL, "N",
+     "max_tokens of a turn that says nothing.", SL_CMD_SERVE},
+    /* access */
+    {"listen", SL_OPTION_STRING, AT(listen), "127.0.0.1:8080", 0, 0, NULL, "ADDR:PORT|unix:PATH",
+     "Where to listen. Port 0 takes a free one and prints it.", SL_CMD_SERVE},
+    {"api-keys", SL_OPTION_STRING, AT(api_keys), NULL, 0, 0, NULL, "FILE",
+     "Keys, one a line: KEY TENANT ROLE[,ROLE], roles user, metrics, admin. Read again at SIGHUP. "
+     "Without it nobody needs a key.",
+     SL_CMD_SERVE},
+    {"cors", SL_OPTION_LIST, AT(cors), NULL, 0, 0, NULL, "ORIGIN",
+     "An origin (https://app.example), or *, whose pages may call this server.", SL_CMD_SERVE},
+    {"allowed-hosts", SL_OPTION_LIST, AT(allowed_hosts), NULL, 0, 0, NULL, "NAME",
+     "A name, .domain or * that the Host header may give besides loopback names and the address "
+     "listened on.",
+     SL_CMD_SERVE},
+    {"insecure", SL_OPTION_BOOL, AT(insecure), "false", 0, 0, NULL, NULL,
+     "Allows an address that others can reach without --api-keys.", SL_CMD_SERVE},
+    /* HTTP limits */
+    {"max-connections", SL_OPTION_COUNT, AT(max_connections), "1024", 1, 100000, NULL, "N",
+     "Open connections; one more gets a 503.", SL_CMD_SERVE},
+    {"max-header", SL_OPTION_SIZE, AT(max_header), "64KiB", KIB, MIB, NULL, "SIZE",
+     "A request's line and headers together (431).", SL_CMD_SERVE},
+    {"max-uri", SL_OPTION_SIZE, AT(max_uri), "8KiB", 64, MIB, NULL, "SIZE",
+     "A request's target (414).", SL_CMD_SERVE},
+    {"max-body", SL_OPTION_SIZE, AT(max_body), "16MiB", KIB, GIB, NULL, "SIZE",
+     "A request's body (413).", SL_CMD_SERVE},
+    {"max-body-memory", SL_OPTION_SIZE, AT(max_body_memory), "512MiB", 64 * KIB, 1024 * GIB, NULL,
+     "SIZE", "All bodies held at once (503).", SL_CMD_SERVE},
+    {"read-ahead", SL_OPTION_SIZE, AT(read_ahead), "64KiB", KIB, 16 * MIB, NULL, "SIZE",
+     "What is kept of a client's following requests while one is answered.", SL_CMD_SERVE},
+    {"header-timeout", SL_OPTION_DURATION, AT(header_timeout_ms), "15s", 10, HOUR, NULL, "TIME",
+     "Time for a request's head, from its first byte or the connection's start (408).",
+     SL_CMD_SERVE},
+    {"body-timeout", SL_OPTION_DURATION, AT(body_timeout_ms), "120s", 10, DAY, NULL, "TIME",
+     "Time for a request's body (408).", SL_CMD_SERVE},
+    {"idle-timeout", SL_OPTION_DURATION, AT(idle_timeout_ms), "120s", 10, DAY, NULL, "TIME",
+     "Time that a connection stays open between two requests.", SL_CMD_SERVE},
+    {"write-timeout", SL_OPTION_DURATION, AT(write_timeout_ms), "60s", 10, DAY, NULL, "TIME",
+     "Time after which a client that takes nothing of its response is disconnected.", SL_CMD_SERVE},
+    {"write-high", SL_OPTION_SIZE, AT(write_high), "256KiB", KIB, GIB, NULL, "SIZE",
+     "Bytes waiting for a slow client at which its turn is no longer drawn from.", SL_CMD_SERVE},
+    {"write-low", SL_OPTION_SIZE, AT(write_low), "64KiB", 0, GIB, NULL, "SIZE",
+     "Bytes waiting at which it goes on.", SL_CMD_SERVE},
+    /* operations */
+    {"ping-interval", SL_OPTION_DURATION, AT(ping_interval_ms), "15s", 10, HOUR, NULL, "TIME",
+     "Time without data after which a stream carries a comment.", SL_CMD_SERVE},
+    {"drain-timeout", SL_OPTION_DURATION, AT(drain_timeout_ms), "30s", 0, DAY, NULL, "TIME",
+     "Time for running turns to finish after SIGTERM.", SL_CMD_SERVE},
+    {"log-level", SL_OPTION_CHOICE, AT(log_level), "info", 0, 0, "error|warn|info|debug", NULL,
+     "What is logged to stderr.", SL_CMD_SERVE},
+    {"log-format", SL_OPTION_CHOICE, AT(log_format), "text", 0, 0, "text|json", NULL,
+     "How it is logged.", SL_CMD_SERVE},
+};
+
+const struct sl_option *sl_config_options(size_t *ret_n)
+{
+    *ret_n = sizeof options / sizeof *options;
+    return options;
+}
+
+enum sl_code sl_config_check(const struct sl_config *c, struct sl_error *err)
+{
+    struct sl_listen l;
+    enum sl_code code = sl_listen_parse(&l, c->listen, err);
+    if (code)
+        return code;
+    if (!l.loopback && !c->api_keys && !c->insecure)
+        return sl_fail(err, SL_E_USAGE,
+                       "--listen %s can be reached by others, and without keys everybody may do "
+                       "everything: give --api-keys FILE, or --insecure if that is what you want",
+                       c->listen);
+    if (c->write_low >= c->write_high)
+        return sl_fail(err, SL_E_USAGE,
+                       "--write-low (%llu bytes) must be below --write-high (%llu bytes)",
+                       (unsigned long long)c->write_low, (unsigned long long)c->write_high);
+    if (c->max_uri >= c->max_header)
+        return sl_fail(err, SL_E_USAGE,
+                       "--max-uri (%llu bytes) must be below --max-header (%llu bytes)",
+                       (unsigned long long)c->max_uri, (unsigned long long)c->max_header);
+    if (c->max_body > c->max_body_memory)
+        return sl_fail(err, SL_E_USAGE,
+                       "--max-body (%llu bytes) must not be above --max-body-memory (%llu bytes)",
+                       (unsigned long long)c->max_body, (unsigned long long)c->max_body_memory);
+    if (c->default_max_tokens > c->max_tokens_limit)
+        return sl_fail(err, SL_E_USAGE,
+                       "--default-max-tokens (%llu) must not be above --max-tokens-limit (%llu)",
+                       (unsigned long long)c->default_max_tokens,
+                       (unsigned long long)c->max_tokens_limit);
+    return SL_OK;
+}

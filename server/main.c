@@ -1,0 +1,45 @@
+/* main.c: the program `slate`: finds the subcommand, hands it its arguments. */
+#include <stdio.h>
+#include <string.h>
+
+#include "server/cli/cli.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} commands[] = {
+    {"serve", sl_cli_serve, "answer HTTP requests"},
+    {"generate", sl_cli_generate, "continue a text in the terminal"},
+    {"inspect", sl_cli_inspect, "say what a model file holds"},
+};
+
+static void usage(FILE *f)
+{
+    fprintf(f, "usage: slate COMMAND [OPTION]…\n\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
+    fprintf(f, "\nslate COMMAND --help lists a command's options; slate --version says which "
+               "program this is.\n");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        usage(stderr);
+        return SL_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        usage(stdout);
+        return SL_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("slate " SL_VERSION "\n");
+        return SL_EXIT_OK;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "slate: there is no command '%s'; slate --help lists them\n", argv[1]);
+    return SL_EXIT_USAGE;
+}

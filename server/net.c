@@ -1,0 +1,551 @@
+/* net.c: see net.h. */
+#include "server/net.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+
+enum { BACKLOG = 511, KEEPALIVE_S = 60 };
+
+struct sl_net_conn {
+    struct sl_net *net;
+    struct sl_conn *conn;
+    struct sl_net_conn *next, *prev;
+    struct sl_net_conn *next_waker;
+    bool is_waker;
+    union {
+        uv_handle_t handle;
+        uv_stream_t stream;
+        uv_tcp_t tcp;
+        uv_pipe_t pipe;
+    } socket;
+    uv_timer_t timer;
+    uv_poll_t *watcher; /* on a copy of the socket's number, while it is not read */
+    uv_write_t write;
+    uv_shutdown_t shutdown;
+    unsigned n_handles; /* not yet closed */
+    bool is_spare;
+    bool closing;
+    int64_t armed_ms; /* -1: the timer is off */
+};
+
+/* --- the end of a connection ----------------------------------------------------------------- */
+
+static void unlink_conn(struct sl_net_conn *c)
+{
+    struct sl_net *n = c->net;
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        n->conns = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    for (struct sl_net_conn **p = &n->wakers; c->is_waker && *p; p = &(*p)->next_waker)
+        if (*p == c) {
+            *p = c->next_waker;
+            break;
+        }
+    n->n_conns--;
+    sl_metric_set(&n->env->metrics, SL_M_CONNECTIONS, (double)n->n_conns);
+}
+
+static void on_handle_closed(uv_handle_t *h)
+{
+    struct sl_net_conn *c = h->data;
+    if (--c->n_handles > 0)
+        return;
+    struct sl_net *n = c->net;
+    unlink_conn(c);
+    sl_conn_close(c->conn);
+    sl_free(c);
+    if (n->n_conns == 0 && n->empty)
+        n->empty(n->empty_arg);
+}
+
+static void on_watcher_closed(uv_handle_t *h)
+{
+    uv_poll_t *w = (uv_poll_t *)h;
+    sl_free(w);
+}
+
+/* The copy of the socket's number is ours to close, after the poll handle let go of it. */
+static void stop_watching(struct sl_net_conn *c)
+{
+    uv_os_fd_t fd;
+    if (!c->watcher || uv_fileno((uv_handle_t *)c->watcher, &fd) != 0)
+        return;
+    uv_poll_stop(c->watcher);
+    uv_close((uv_handle_t *)c->watcher, on_watcher_closed);
+    close(fd);
+    c->watcher = NULL;
+}
+
+static void t_close(void *t)
+{
+    struct sl_net_conn *c = t;
+    if (c->closing)
+        return;
+    c->closing = true;
+    stop_watching(c);
+    uv_close(&c->socket.handle, on_handle_closed);
+    uv_close((uv_handle_t *)&c->timer, on_handle_closed);
+}
+
+/* --- the transport --------------------------------------------------------------------------- */
+
+static size_t to_bufs(uv_buf_t *bufs, size_t max, const struct iovec *spans, size_t n)
+{
+    assert(n <= max);
+    for (size_t i = 0; i < n; i++)
+        bufs[i] = (uv_buf_t){.base = spans[i].iov_base, .len = spans[i].iov_len};
+    return n;
+}
+
+static ptrdiff_t t_send(void *t, const struct iovec *spans, size_t n)
+{
+    struct sl_net_conn *c = t;
+    uv_buf_t bufs[16];
+    int r = uv_try_write(&c->socket.stream, bufs, (unsigned)to_bufs(bufs, 16, spans, n));
+    return r >= 0 ? r : r == UV_EAGAIN ? 0 : -1;
+}
+
+static void on_written(uv_write_t *w, int status)
+{
+    struct sl_net_conn *c = w->data;
+    if (!c->closing)
+        sl_conn_sent(c->conn, status == 0);
+}
+
+static bool t_send_later(void *t, const struct iovec *spans, size_t n)
+{
+    struct sl_net_conn *c = t;
+    uv_buf_t bufs[16];
+    size_t k = to_bufs(bufs, 16, spans, n);
+    c->write.data = c;
+    return uv_write(&c->write, &c->socket.stream, bufs, (unsigned)k, on_written) == 0;
+}
+
+static size_t t_unsent(void *t)
+{
+    struct sl_net_conn *c = t;
+    return uv_stream_get_write_queue_size(&c->socket.stream);
+}
+
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
+{
+    (void)suggested;
+    struct sl_net_conn *c = h->data;
+    size_t room = sl_conn_room(c->conn);
+    buf->base = c->net->buffer;
+    buf->len = room < sizeof c->net->buffer ? room : sizeof c->net->buffer;
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+    struct sl_net_conn *c = s->data;
+    if (c->closing || n == 0)
+        return;
+    if (n > 0)
+        sl_conn_feed(c->conn, buf->base, (size_t)n);
+    else if (n == UV_EOF)
+        sl_conn_eof(c->conn);
+    else if (n != UV_ENOBUFS) /* no room: reading is being stopped */
+        sl_conn_gone(c->conn);
+}
+
+static void t_read(void *t, bool on)
+{
+    struct sl_net_conn *c = t;
+    if (!on)
+        uv_read_stop(&c->socket.stream);
+    else if (uv_read_start(&c->socket.stream, on_alloc, on_read) != 0)
+        sl_log(SL_LOG_WARN, "a connection cannot be read", SL_LS("address", c->net->address));
+}
+
+static void on_hangup(uv_poll_t *w, int status, int events)
+{
+    (void)status;
+    (void)events;
+    struct sl_net_conn *c = w->data;
+    if (!c->closing)
+        sl_conn_gone(c->conn);
+}
+
+/* While input is left in the socket on purpose, only the hang-up is of interest. libuv allows one
+ * handle per descriptor; epoll tells descriptors, not sockets, apart: a copy of the number does. */
+static void t_watch(void *t, bool on)
+{
+    struct sl_net_conn *c = t;
+    uv_os_fd_t fd;
+    if (!on) {
+        stop_watching(c);
+        return;
+    }
+    if (uv_fileno(&c->socket.handle, &fd) != 0)
+        return;
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    uv_poll_t *w = copy >= 0 ? sl_calloc(1, sizeof *w) : NULL;
+    if (!w || uv_poll_init(c->net->loop, w, copy) != 0) {
+        /* The client's end is noticed later then: when it is written to. */
+        sl_free(w);
+        if (copy >= 0)
+            close(copy);
+        return;
+    }
+    w->data = c;
+    c->watcher = w;
+    (void)uv_poll_start(w, UV_DISCONNECT, on_hangup);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct sl_net_conn *c = timer->data;
+    c->armed_ms = -1;
+    if (!c->closing)
+        sl_conn_tick(c->conn);
+}
+
+/* A later deadline leaves the timer as it is: it fires, finds nothing due, and is set again. So a
+ * busy connection does not touch the loop's timers at every read. */
+static void t_deadline(void *t, int64_t at_ms)
+{
+    struct sl_net_conn *c = t;
+    if (at_ms < 0 || c->closing || (c->armed_ms >= 0 && c->armed_ms <= at_ms))
+        return;
+    int64_t now = (int64_t)uv_now(c->net->loop);
+    c->armed_ms = at_ms;
+    uv_timer_start(&c->timer, on_timer, at_ms > now ? (uint64_t)(at_ms - now) : 0, 0);
+}
+
+static void on_idle(uv_idle_t *idle)
+{
+    struct sl_net *n = idle->data;
+    struct sl_net_conn *c = n->wakers;
+    n->wakers = NULL;
+    uv_idle_stop(idle);
+    while (c) {
+        struct sl_net_conn *next = c->next_waker;
+        c->is_waker = false;
+        if (!c->closing)
+            sl_conn_advance(c->conn);
+        c = next;
+    }
+}
+
+static void t_wake(void *t)
+{
+    struct sl_net_conn *c = t;
+    if (c->is_waker || c->closing)
+        return;
+    c->is_waker = true;
+    c->next_waker = c->net->wakers;
+    c->net->wakers = c;
+    uv_idle_start(&c->net->idle, on_idle);
+}
+
+static void on_shut(uv_shutdown_t *req, int status)
+{
+    (void)req;
+    (void)status; /* the reading side tells how it goes on */
+}
+
+static void t_shut(void *t)
+{
+    struct sl_net_conn *c = t;
+    (void)uv_shutdown(&c->shutdown, &c->socket.stream, on_shut);
+}
+
+static int64_t t_now_ms(void *t)
+{
+    struct sl_net_conn *c = t;
+    return (int64_t)uv_now(c->net->loop);
+}
+
+static const struct sl_transport transport = {
+    .send = t_send,
+    .send_later = t_send_later,
+    .unsent = t_unsent,
+    .read = t_read,
+    .watch = t_watch,
+    .deadline = t_deadline,
+    .wake = t_wake,
+    .shut = t_shut,
+    .close = t_close,
+    .now_ms = t_now_ms,
+};
+
+/* --- accepting ------------------------------------------------------------------------------- */
+
+static void accept_one(struct sl_net *n);
+
+static bool is_unix(const struct sl_net *n)
+{
+    return n->env->access.listen.kind == SL_LISTEN_UNIX;
+}
+
+static void on_refused_closed(uv_handle_t *h)
+{
+    struct sl_net_conn *c = h->data;
+    struct sl_net *n = c->net;
+    if (c->is_spare && n->listening)
+        n->spare = c;
+    else
+        sl_free(c);
+    if (n->accept_again && n->listening) {
+        n->accept_again = false;
+        accept_one(n);
+    }
+}
+
+/* What there is room for is sent, what has come is thrown away (closing with unread bytes would
+ * reset the connection, and the answer with it), and that is that. */
+static void send_refusal(struct sl_net_conn *c)
+{
+    static const char body[] =
+        "{\"error\":{\"message\":\"the server has as many connections as it may "
+        "(--max-connections); try again later\",\"type\":\"server_error\",\"param\":null,"
+        "\"code\":\"server_full\"}}";
+    char head[256], waste[4096];
+    uv_os_fd_t fd;
+    int n = snprintf(head, sizeof head,
+                     "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\nRetry-After: 1\r\nConnection: close\r\n\r\n",
+                     sizeof body - 1);
+    uv_buf_t bufs[] = {{.base = head, .len = (size_t)n},
+                       {.base = (char *)(uintptr_t)body, .len = sizeof body - 1}};
+    (void)uv_try_write(&c->socket.stream, bufs, 2);
+    if (uv_fileno(&c->socket.handle, &fd) == 0) {
+        (void)shutdown(fd, SHUT_WR);
+        for (int i = 0; i < 16 && recv(fd, waste, sizeof waste, MSG_DONTWAIT) > 0; i++)
+            ;
+    }
+    sl_metric_add(&c->net->env->metrics, SL_M_REFUSED, 1);
+}
+
+static void refuse(struct sl_net_conn *c)
+{
+    send_refusal(c);
+    uv_close(&c->socket.handle, on_refused_closed);
+}
+
+static void tune_tcp(struct sl_net_conn *c)
+{
+    uv_os_fd_t fd;
+    unsigned ms = (unsigned)c->net->env->config->write_timeout_ms;
+    (void)uv_tcp_nodelay(&c->socket.tcp, 1);
+    (void)uv_tcp_keepalive(&c->socket.tcp, 1, KEEPALIVE_S);
+    /* A peer that has lost its power acknowledges nothing: the kernel gives up after this time. */
+    if (uv_fileno(&c->socket.handle, &fd) == 0)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
+static void take_in(struct sl_net_conn *c)
+{
+    struct sl_net *n = c->net;
+    uv_timer_init(n->loop, &c->timer);
+    c->timer.data = c;
+    c->armed_ms = -1;
+    if (!is_unix(n))
+        tune_tcp(c);
+    c->n_handles = 2;
+    c->next = n->conns;
+    if (n->conns)
+        n->conns->prev = c;
+    n->conns = c;
+    n->n_conns++;
+    sl_metric_add(&n->env->metrics, SL_M_ACCEPTED, 1);
+    sl_metric_set(&n->env->metrics, SL_M_CONNECTIONS, (double)n->n_conns);
+    c->conn = sl_conn_open(n->env, &transport, c);
+    if (!c->conn) {
+        send_refusal(c);
+        t_close(c);
+    }
+}
+
+static void accept_one(struct sl_net *n)
+{
+    struct sl_net_conn *c = sl_calloc(1, sizeof *c);
+    if (!c && (c = n->spare) != NULL) {
+        n->spare = NULL;
+        *c = (struct sl_net_conn){.is_spare = true};
+    }
+    if (!c) {
+        n->accept_again = true;
+        return;
+    }
+    c->net = n;
+    if (is_unix(n))
+        uv_pipe_init(n->loop, &c->socket.pipe, 0);
+    else
+        uv_tcp_init(n->loop, &c->socket.tcp);
+    c->socket.handle.data = c;
+    if (uv_accept(&n->listener.stream, &c->socket.stream) != 0)
+        uv_close(&c->socket.handle, on_refused_closed);
+    else if (c->is_spare || n->n_conns >= n->env->config->max_connections)
+        refuse(c);
+    else
+        take_in(c);
+}
+
+static void on_connection(uv_stream_t *s, int status)
+{
+    struct sl_net *n = s->data;
+    if (status == 0)
+        accept_one(n);
+    else
+        sl_log(SL_LOG_WARN, "a connection was not accepted", SL_LS("why", uv_strerror(status)));
+}
+
+/* --- listening ------------------------------------------------------------------------------- */
+
+static enum sl_code listen_failed(const struct sl_net *n, int e, struct sl_error *err)
+{
+    const char *text = n->env->config->listen;
+    if (e == UV_EADDRINUSE)
+        return sl_fail(err, SL_E_ADDRESS_IN_USE,
+                       "%s is in use by another program; give another one with --listen", text);
+    return sl_fail(err, SL_E_INTERNAL, "listening on %s is not possible: %s", text, uv_strerror(e));
+}
+
+/* A socket file without a program behind it is what a killed server left: it is removed. */
+static enum sl_code clear_unix_path(struct sl_net *n, struct sl_error *err)
+{
+    const char *path = n->env->access.listen.host;
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    struct stat st;
+    memcpy(un.sun_path, path, strlen(path));
+    if (lstat(path, &st) != 0)
+        return SL_OK; /* binding says what else is wrong */
+    if (!S_ISSOCK(st.st_mode))
+        return sl_fail(err, SL_E_ADDRESS_IN_USE, "%s exists and is not a socket", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return listen_failed(n, uv_translate_sys_error(errno), err);
+    bool dead = connect(fd, (struct sockaddr *)&un, sizeof un) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    if (!dead)
+        return listen_failed(n, UV_EADDRINUSE, err);
+    if (unlink(path) != 0)
+        return sl_fail(err, SL_E_INTERNAL, "the old socket %s cannot be removed: %s", path,
+                       strerror(errno));
+    return SL_OK;
+}
+
+static enum sl_code bind_unix(struct sl_net *n, struct sl_error *err)
+{
+    const char *path = n->env->access.listen.host;
+    enum sl_code c = clear_unix_path(n, err);
+    if (c)
+        return c;
+    uv_pipe_init(n->loop, &n->listener.pipe, 0);
+    n->listener.handle.data = n;
+    n->listening = true;
+    mode_t mask = umask(0077); /* who may open the socket may use the server: its owner */
+    int e = uv_pipe_bind(&n->listener.pipe, path);
+    umask(mask);
+    if (e)
+        return listen_failed(n, e, err);
+    n->unix_path = sl_strdup(path);
+    if (!n->unix_path)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory to listen");
+    snprintf(n->address, sizeof n->address, "unix:%s", path);
+    return SL_OK;
+}
+
+static enum sl_code bind_tcp(struct sl_net *n, struct sl_error *err)
+{
+    const struct sl_listen *l = &n->env->access.listen;
+    struct sockaddr_storage ss = {0};
+    int e = l->kind == SL_LISTEN_TCP4
+                ? uv_ip4_addr(l->host, (int)l->port, (struct sockaddr_in *)&ss)
+                : uv_ip6_addr(l->host, (int)l->port, (struct sockaddr_in6 *)&ss);
+    if (!e) {
+        uv_tcp_init(n->loop, &n->listener.tcp);
+        n->listener.handle.data = n;
+        n->listening = true;
+        e = uv_tcp_bind(&n->listener.tcp, (struct sockaddr *)&ss, 0);
+    }
+    return e ? listen_failed(n, e, err) : SL_OK;
+}
+
+static void name_tcp(struct sl_net *n)
+{
+    const struct sl_listen *l = &n->env->access.listen;
+    struct sockaddr_storage ss;
+    int len = sizeof ss;
+    unsigned port = l->port;
+    if (uv_tcp_getsockname(&n->listener.tcp, (struct sockaddr *)&ss, &len) == 0)
+        port = ntohs(l->kind == SL_LISTEN_TCP4 ? ((struct sockaddr_in *)&ss)->sin_port
+                                               : ((struct sockaddr_in6 *)&ss)->sin6_port);
+    snprintf(n->address, sizeof n->address, l->kind == SL_LISTEN_TCP4 ? "%s:%u" : "[%s]:%u",
+             l->host, port);
+}
+
+enum sl_code sl_net_open(struct sl_net *n, uv_loop_t *loop, struct sl_conn_env *env,
+                         struct sl_error *err)
+{
+    *n = (struct sl_net){.loop = loop, .env = env};
+    n->spare = sl_calloc(1, sizeof *n->spare);
+    if (!n->spare)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory to listen");
+    uv_idle_init(loop, &n->idle);
+    n->idle.data = n;
+    n->has_idle = true;
+    enum sl_code c = is_unix(n) ? bind_unix(n, err) : bind_tcp(n, err);
+    int e = c ? 0 : uv_listen(&n->listener.stream, BACKLOG, on_connection);
+    if (e)
+        c = listen_failed(n, e, err);
+    if (!c && !is_unix(n))
+        name_tcp(n);
+    return c;
+}
+
+/* --- closing --------------------------------------------------------------------------------- */
+
+void sl_net_stop_listening(struct sl_net *n)
+{
+    if (!n->listening)
+        return;
+    n->listening = false;
+    uv_close(&n->listener.handle, NULL);
+    if (n->unix_path)
+        (void)unlink(n->unix_path);
+    sl_free(n->unix_path);
+    n->unix_path = NULL;
+    sl_free(n->spare);
+    n->spare = NULL;
+}
+
+void sl_net_stop_all(struct sl_net *n)
+{
+    for (struct sl_net_conn *c = n->conns; c; c = c->next) /* closed ones leave the list later */
+        if (!c->closing)
+            sl_conn_stop(c->conn);
+}
+
+void sl_net_cut_all(struct sl_net *n)
+{
+    for (struct sl_net_conn *c = n->conns; c; c = c->next)
+        if (!c->closing)
+            sl_conn_gone(c->conn);
+}
+
+void sl_net_close(struct sl_net *n)
+{
+    sl_net_stop_listening(n);
+    sl_net_cut_all(n);
+    sl_free(n->spare);
+    n->spare = NULL;
+    if (n->has_idle)
+        uv_close((uv_handle_t *)&n->idle, NULL);
+    n->has_idle = false;
+}

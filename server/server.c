@@ -1,0 +1,360 @@
+/* server.c: see server.h. */
+#include "server/server.h"
+
+#include <assert.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "server/net.h"
+
+enum {
+    SIGNALS = 3,
+    CUT_AFTER_MS = 5000,  /* after the drain's limit */
+    FLUSH_LIMIT_MS = 2000 /* for last bytes to slow clients, when closing */
+};
+
+struct sl_server {
+    const struct sl_config *config;
+    struct sl_conn_env env;
+    struct sl_net net;
+    struct sl_server_hooks hooks;
+    enum sl_server_state state;
+    bool limit_over;
+    int exit_code;
+    uv_loop_t loop;
+    uv_signal_t signals[SIGNALS];
+    uv_timer_t limit;   /* of draining, then of closing */
+    uv_timer_t closing; /* begins CLOSING from the loop itself, never from inside a handler */
+    bool has_handles;
+
+    uv_work_t reload; /* keys, read again in the pool */
+    bool reloading, reload_again;
+    struct sl_keys *new_keys;
+    bool new_exposed;
+    struct sl_error reload_err;
+};
+
+/* --- closing --------------------------------------------------------------------------------- */
+
+static void on_flush_limit(uv_timer_t *t)
+{
+    struct sl_server *s = t->data;
+    sl_net_cut_all(&s->net);
+}
+
+static void on_empty(void *arg)
+{
+    struct sl_server *s = arg;
+    if (s->state == SL_SERVER_CLOSING)
+        uv_stop(&s->loop);
+}
+
+static void on_closing(uv_timer_t *t)
+{
+    struct sl_server *s = t->data;
+    sl_net_stop_listening(&s->net);
+    sl_net_stop_all(&s->net);
+    uv_timer_start(&s->limit, on_flush_limit, FLUSH_LIMIT_MS, 0);
+    if (s->net.n_conns == 0)
+        uv_stop(&s->loop);
+}
+
+static void begin_closing(struct sl_server *s)
+{
+    if (s->state == SL_SERVER_CLOSING)
+        return;
+    s->state = SL_SERVER_CLOSING;
+    s->env.closing_down = true;
+    sl_metric_set(&s->env.metrics, SL_M_READY, 0);
+    uv_timer_stop(&s->limit);
+    uv_timer_start(&s->closing, on_closing, 0, 0);
+}
+
+void sl_server_stop(struct sl_server *s, int exit_code)
+{
+    s->exit_code = exit_code;
+    begin_closing(s);
+}
+
+void sl_server_drained(struct sl_server *s)
+{
+    if (s->state == SL_SERVER_DRAINING)
+        begin_closing(s);
+}
+
+/* --- draining -------------------------------------------------------------------------------- */
+
+static bool nothing_in_flight(const struct sl_server *s)
+{
+    return s->env.metrics.value[SL_M_IN_FLIGHT] < 0.5;
+}
+
+static void on_exchange_freed(void *arg)
+{
+    struct sl_server *s = arg;
+    if (s->state == SL_SERVER_DRAINING && !s->hooks.drain && nothing_in_flight(s))
+        sl_server_drained(s);
+}
+
+static void on_drain_limit(uv_timer_t *t)
+{
+    struct sl_server *s = t->data;
+    if (s->limit_over || !s->hooks.drain_limit) {
+        sl_log(SL_LOG_WARN, "drain limit: what still runs is cut",
+               SL_LI("in_flight", s->env.metrics.value[SL_M_IN_FLIGHT]));
+        sl_server_drained(s);
+        return;
+    }
+    s->limit_over = true;
+    uv_timer_start(&s->limit, on_drain_limit, CUT_AFTER_MS, 0);
+    s->hooks.drain_limit(s->hooks.app);
+}
+
+void sl_server_drain(struct sl_server *s)
+{
+    if (s->state >= SL_SERVER_DRAINING)
+        return;
+    s->state = SL_SERVER_DRAINING;
+    s->env.closing_down = true;
+    sl_metric_set(&s->env.metrics, SL_M_READY, 0);
+    sl_log(SL_LOG_INFO, "draining", SL_LI("limit_ms", s->config->drain_timeout_ms));
+    uv_timer_start(&s->limit, on_drain_limit, s->config->drain_timeout_ms, 0);
+    if (s->hooks.drain)
+        s->hooks.drain(s->hooks.app);
+    else if (nothing_in_flight(s))
+        sl_server_drained(s);
+}
+
+/* --- keys, read again ------------------------------------------------------------------------ */
+
+static void reload_work(uv_work_t *w)
+{
+    struct sl_server *s = w->data;
+    s->new_keys = NULL;
+    (void)sl_keys_open(&s->new_keys, s->config->api_keys, &s->new_exposed, &s->reload_err);
+}
+
+static void warn_exposed(const struct sl_server *s, bool exposed)
+{
+    if (exposed)
+        sl_log(SL_LOG_WARN, "the key file can be read by others (chmod o-rwx)",
+               SL_LS("file", s->config->api_keys));
+}
+
+static void start_reload(struct sl_server *s);
+
+static void reload_done(uv_work_t *w, int status)
+{
+    struct sl_server *s = w->data;
+    s->reloading = false;
+    if (s->new_keys && status == 0) {
+        sl_keys_close(s->env.keys);
+        s->env.keys = s->new_keys;
+        s->new_keys = NULL;
+        sl_log(SL_LOG_INFO, "keys were read again", SL_LI("keys", sl_keys_count(s->env.keys)));
+        warn_exposed(s, s->new_exposed);
+    } else {
+        sl_log(SL_LOG_ERROR, "keys were not read again; those from before stay valid",
+               SL_LS("why", s->reload_err.message));
+    }
+    if (s->reload_again && s->state < SL_SERVER_CLOSING)
+        start_reload(s);
+}
+
+static void start_reload(struct sl_server *s)
+{
+    s->reload_again = s->reloading; /* once more, with what the file holds then */
+    if (s->reloading)
+        return;
+    s->reload.data = s;
+    s->reloading = uv_queue_work(&s->loop, &s->reload, reload_work, reload_done) == 0;
+}
+
+/* --- signals --------------------------------------------------------------------------------- */
+
+static void on_signal(uv_signal_t *h, int number)
+{
+    struct sl_server *s = h->data;
+    if (number == SIGHUP) {
+        if (s->config->api_keys)
+            start_reload(s);
+        return;
+    }
+    if (s->state >= SL_SERVER_DRAINING) { /* the second one: at once */
+        (void)signal(number, SIG_DFL);
+        (void)raise(number);
+        return;
+    }
+    sl_server_drain(s);
+}
+
+static enum sl_code open_handles(struct sl_server *s, struct sl_error *err)
+{
+    static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+    uv_timer_init(&s->loop, &s->limit);
+    uv_timer_init(&s->loop, &s->closing);
+    s->limit.data = s->closing.data = s;
+    for (int i = 0; i < SIGNALS; i++) {
+        uv_signal_init(&s->loop, &s->signals[i]);
+        s->signals[i].data = s;
+    }
+    s->has_handles = true;
+    for (int i = 0; i < SIGNALS; i++) {
+        int e = uv_signal_start(&s->signals[i], on_signal, numbers[i]);
+        if (e)
+            return sl_fail(err, SL_E_INTERNAL, "signals cannot be received: %s", uv_strerror(e));
+    }
+    (void)signal(SIGPIPE, SIG_IGN);
+    return SL_OK;
+}
+
+/* --- open and close -------------------------------------------------------------------------- */
+
+static enum sl_code open_env(struct sl_server *s, struct sl_error *err)
+{
+    unsigned char random[8];
+    struct sl_conn_env *env = &s->env;
+    env->config = s->config;
+    env->access.config = s->config;
+    env->server = s;
+    env->freed = on_exchange_freed;
+    env->freed_arg = s;
+    sl_router_init(&env->router);
+    enum sl_code c = sl_listen_parse(&env->access.listen, s->config->listen, err);
+    if (!c)
+        c = sl_metrics_init(&env->metrics, err);
+    if (c)
+        return c;
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return sl_fail(err, SL_E_INTERNAL, "the system gave no random numbers");
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(env->id_prefix + 2 * i, 3, "%02x", random[i]);
+    if (!s->config->api_keys)
+        return SL_OK;
+    bool exposed = false;
+    c = sl_keys_open(&env->keys, s->config->api_keys, &exposed, err);
+    if (!c)
+        warn_exposed(s, exposed);
+    return c;
+}
+
+enum sl_code sl_server_open(struct sl_server **ret, const struct sl_config *config,
+                            struct sl_error *err)
+{
+    enum sl_code c = sl_config_check(config, err);
+    if (c)
+        return c;
+    struct sl_server *s = sl_calloc(1, sizeof *s);
+    if (!s)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the server");
+    s->config = config;
+    int e = uv_loop_init(&s->loop);
+    if (e) {
+        sl_free(s);
+        return sl_fail(err, SL_E_INTERNAL, "the event loop cannot be made: %s", uv_strerror(e));
+    }
+    c = open_env(s, err);
+    if (!c)
+        c = open_handles(s, err);
+    if (!c)
+        c = sl_net_open(&s->net, &s->loop, &s->env, err);
+    if (c) {
+        sl_server_close(s);
+        return c;
+    }
+    s->net.empty = on_empty;
+    s->net.empty_arg = s;
+    *ret = s;
+    return SL_OK;
+}
+
+void sl_server_close(struct sl_server *s)
+{
+    if (!s)
+        return;
+    s->state = SL_SERVER_CLOSING;
+    sl_net_close(&s->net);
+    if (s->has_handles) {
+        uv_close((uv_handle_t *)&s->limit, NULL);
+        uv_close((uv_handle_t *)&s->closing, NULL);
+        for (int i = 0; i < SIGNALS; i++)
+            uv_close((uv_handle_t *)&s->signals[i], NULL);
+    }
+    while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) /* uv_stop() from before ends a run early */
+        ;
+    int e = uv_loop_close(&s->loop);
+    assert(e == 0); /* else the app has left something open */
+    (void)e;
+    sl_keys_close(s->env.keys);
+    sl_metrics_done(&s->env.metrics);
+    sl_free(s);
+}
+
+int sl_server_run(struct sl_server *s)
+{
+    bool is_unix = s->env.access.listen.kind == SL_LISTEN_UNIX;
+    printf("listening on %s%s\n", is_unix ? "" : "http://", s->net.address);
+    fflush(stdout);
+    (void)uv_run(&s->loop, UV_RUN_DEFAULT);
+    sl_log(SL_LOG_INFO, "stopped", SL_LI("exit_code", s->exit_code));
+    return s->exit_code;
+}
+
+/* --- what the parts ask for ------------------------------------------------------------------ */
+
+void sl_server_add_routes(struct sl_server *s, const struct sl_route *rows, size_t n)
+{
+    sl_router_add(&s->env.router, rows, n);
+}
+
+void sl_server_set_hooks(struct sl_server *s, const struct sl_server_hooks *hooks)
+{
+    s->hooks = *hooks;
+    s->env.app = hooks->app;
+}
+
+void sl_server_ready(struct sl_server *s)
+{
+    if (s->state != SL_SERVER_LOADING)
+        return;
+    s->state = SL_SERVER_READY;
+    sl_metric_set(&s->env.metrics, SL_M_READY, 1);
+    sl_log(SL_LOG_INFO, "ready", SL_LS("address", s->net.address));
+}
+
+enum sl_server_state sl_server_state(const struct sl_server *s)
+{
+    return s->state;
+}
+
+uv_loop_t *sl_server_loop(struct sl_server *s)
+{
+    return &s->loop;
+}
+
+const struct sl_config *sl_server_config(const struct sl_server *s)
+{
+    return s->config;
+}
+
+struct sl_metrics *sl_server_metrics(struct sl_server *s)
+{
+    return &s->env.metrics;
+}
+
+enum sl_code sl_server_scrape(struct sl_server *s, char **ret, size_t *ret_n, struct sl_error *err)
+{
+    sl_metric_set(&s->env.metrics, SL_M_BODY_MEMORY, (double)s->env.body_bytes);
+    if (s->hooks.collect)
+        s->hooks.collect(s->hooks.app, &s->env.metrics);
+    return sl_metrics_write(&s->env.metrics, &s->env.router, ret, ret_n, err);
+}
+
+const char *sl_server_address(const struct sl_server *s)
+{
+    return s->net.address;
+}
