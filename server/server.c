@@ -134,8 +134,8 @@ void sl_server_drain(struct sl_server *s)
 static void reload_work(uv_work_t *w)
 {
     struct sl_server *s = w->data;
-    s->new_keys = NULL;
-    (void)sl_keys_open(&s->new_keys, s->config->api_keys, &s->new_exposed, &s->reload_err);
+    if (sl_keys_open(&s->new_keys, s->config->api_keys, &s->new_exposed, &s->reload_err) != SL_OK)
+        s->new_keys = NULL;
 }
 
 static void warn_exposed(const struct sl_server *s, bool exposed)
