@@ -375,9 +375,7 @@ static size_t feed_body(struct sl_http *p, const char *d, size_t n, enum sl_http
         return 0;
     }
     *ret = SL_HTTP_MORE;
-    if (n == 0)
-        return 0;
-    p->data = NULL;
+    p->data = NULL; /* n may be 0: after the last piece of body llhttp has its end still to tell */
     llhttp_errno_t e = llhttp_execute(&p->parser, d, n);
     size_t used = n;
     if (e == HPE_PAUSED) {

@@ -46,11 +46,18 @@ static void on_flush_limit(uv_timer_t *t)
     sl_net_cut_all(&s->net);
 }
 
+/* From here the loop holds nothing of ours that keeps it running. */
+static void stop_loop(struct sl_server *s)
+{
+    uv_timer_stop(&s->limit);
+    uv_stop(&s->loop);
+}
+
 static void on_empty(void *arg)
 {
     struct sl_server *s = arg;
     if (s->state == SL_SERVER_CLOSING)
-        uv_stop(&s->loop);
+        stop_loop(s);
 }
 
 static void on_closing(uv_timer_t *t)
@@ -60,7 +67,7 @@ static void on_closing(uv_timer_t *t)
     sl_net_stop_all(&s->net);
     uv_timer_start(&s->limit, on_flush_limit, FLUSH_LIMIT_MS, 0);
     if (s->net.n_conns == 0)
-        uv_stop(&s->loop);
+        stop_loop(s);
 }
 
 static void begin_closing(struct sl_server *s)
@@ -207,6 +214,7 @@ static enum sl_code open_handles(struct sl_server *s, struct sl_error *err)
         int e = uv_signal_start(&s->signals[i], on_signal, numbers[i]);
         if (e)
             return sl_fail(err, SL_E_INTERNAL, "signals cannot be received: %s", uv_strerror(e));
+        uv_unref((uv_handle_t *)&s->signals[i]);
     }
     (void)signal(SIGPIPE, SIG_IGN);
     return SL_OK;

@@ -302,7 +302,7 @@ static enum sl_code generate(struct job *j, const struct sl_config *config, stru
     if (!c)
         c = prepare_waking(err);
     if (!c)
-        c = sl_load(&j->loaded, config, err);
+        c = sl_cli_load(&j->loaded, config, err);
     if (c)
         return c;
     sl_text_stream_init(&j->text, j->loaded.tokenizer);
@@ -321,7 +321,7 @@ static void job_done(struct job *j)
     sl_turn_close(j->turn);
     sl_text_stream_done(&j->text);
     sl_free(j->state);
-    sl_load_done(&j->loaded);
+    sl_cli_load_done(&j->loaded);
     if (wake_fd >= 0)
         close(wake_fd);
 }

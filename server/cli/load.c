@@ -86,7 +86,8 @@ static enum sl_code find_begin(struct sl_loaded *l, const struct sl_config *conf
     return SL_OK;
 }
 
-enum sl_code sl_load(struct sl_loaded *ret, const struct sl_config *config, struct sl_error *err)
+enum sl_code sl_cli_load(struct sl_loaded *ret, const struct sl_config *config,
+                         struct sl_error *err)
 {
     struct sl_loaded l = {.embedded = config->model == NULL};
     struct sl_model_options opt = {.path = config->model, .kernels = config->kernels};
@@ -100,13 +101,13 @@ enum sl_code sl_load(struct sl_loaded *ret, const struct sl_config *config, stru
     if (!c)
         c = find_begin(&l, config, err);
     if (c)
-        sl_load_done(&l);
+        sl_cli_load_done(&l);
     else
         *ret = l;
     return c;
 }
 
-void sl_load_done(struct sl_loaded *l)
+void sl_cli_load_done(struct sl_loaded *l)
 {
     sl_model_close(l->model);
     sl_tokenizer_close(l->tokenizer);

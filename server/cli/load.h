@@ -17,8 +17,8 @@ struct sl_loaded {
 /* The tokenizer, where not given, is the embedded model's own vocabulary, or bytes for a model of
  * up to 256 tokens. Errors: USAGE (what no default can be found for, a begin token that the model
  * does not have), those of sl_tokenizer_open() and sl_model_open(). */
-SL_NODISCARD enum sl_code sl_load(struct sl_loaded *ret, const struct sl_config *config,
-                                  struct sl_error *err);
-void sl_load_done(struct sl_loaded *l); /* all zero is fine */
+SL_NODISCARD enum sl_code sl_cli_load(struct sl_loaded *ret, const struct sl_config *config,
+                                      struct sl_error *err);
+void sl_cli_load_done(struct sl_loaded *l); /* all zero is fine */
 
 #endif

@@ -97,7 +97,7 @@ static enum sl_code choose_template(struct serving *s, struct sl_error *err)
 static void load(uv_work_t *work)
 {
     struct serving *s = work->data;
-    s->code = sl_load(&s->loaded, &s->config, &s->err);
+    s->code = sl_cli_load(&s->loaded, &s->config, &s->err);
     if (s->code)
         return;
     size_t state_bytes = sl_model_info(s->loaded.model)->state_bytes;
@@ -264,7 +264,7 @@ static void close_app(struct serving *s)
     uv_run(loop, UV_RUN_DEFAULT);
     sl_sessions_close(app->sessions);
     sl_slab_close(app->slab);
-    sl_load_done(&s->loaded);
+    sl_cli_load_done(&s->loaded);
 }
 
 static int run(struct serving *s)
