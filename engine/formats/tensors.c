@@ -48,6 +48,9 @@ static struct opened *opened_of(const struct sl_tensors *t)
 /* --- for the readers -------------------------------------------------------------------------- */
 
 static void fail_about(const struct sl_reader *r, enum sl_code c, const char *fmt, va_list ap)
+    SL_PRINTF(3, 0);
+
+static void fail_about(const struct sl_reader *r, enum sl_code c, const char *fmt, va_list ap)
 {
     char what[sizeof(struct sl_error)];
     int n = vsnprintf(what, sizeof what, fmt, ap);
@@ -361,7 +364,7 @@ static void copy_line(unsigned char *dst, const unsigned char *src, size_t n, pt
         LINE(4)
         LINE(8)
     default:
-        assert(!"a size that no dtype has");
+        assert(false && "a size that no dtype has");
     }
 #undef LINE
 }

@@ -39,7 +39,7 @@ void sl_widen(float *y, const void *x, enum sl_dtype type, size_t n)
         }
         return;
     default:
-        assert(!"a type that can be widened");
+        assert(false && "a type that can be widened");
     }
 }
 
