@@ -1,0 +1,8 @@
+/* pth_fuzz.c: any bytes as a checkpoint, zip or old. */
+#include "tests/fuzz/touch.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    touch_file(data, size);
+    return 0;
+}
