@@ -53,6 +53,7 @@ struct reader {
     size_t n_blob;
     struct entry *entries;
     size_t n_entries;
+    size_t n_spans; /* that there is room for */
     uint32_t max_id;
     struct sl_error *err;
 };
@@ -90,10 +91,27 @@ static bool read_number(const unsigned char *s, size_t n, uint32_t max, uint32_t
     return n > 0;
 }
 
-static enum sl_code check_id(struct reader *r, const struct world *w, uint32_t id)
+/* Makes room for the span of id, which is within its limit. */
+static enum sl_code grow_spans(struct reader *r, struct world *w, uint32_t id)
+{
+    size_t room = r->n_spans ? r->n_spans * 2 : 1024;
+    if (room <= id)
+        room = (size_t)id + 1;
+    struct sl_token_span *grown = sl_realloc(w->spans, room, sizeof *grown);
+    if (!grown)
+        return no_memory(r->name, r->err);
+    memset(grown + r->n_spans, 0, (room - r->n_spans) * sizeof *grown);
+    w->spans = grown;
+    r->n_spans = room;
+    return SL_OK;
+}
+
+static enum sl_code check_id(struct reader *r, struct world *w, uint32_t id)
 {
     if (id == 0)
         return bad_line(r, "id 0 ends a text and must not be listed");
+    if (id >= r->n_spans)
+        return grow_spans(r, w, id);
     if (w->spans[id].n == 0)
         return SL_OK;
     size_t i = 0;
@@ -289,9 +307,8 @@ static enum sl_code world_open(struct sl_tokenizer *t, const unsigned char *data
         c = no_memory(name, err);
         goto out;
     }
-    w->spans = sl_calloc((size_t)SL_VOCAB_ID_MAX + 1, sizeof *w->spans);
     w->blob = r.blob = sl_malloc(n_bytes); /* a token is shorter than its literal */
-    if (!w->spans || !w->blob) {
+    if (!w->blob) {
         c = no_memory(name, err);
         goto out;
     }

@@ -22,12 +22,13 @@
 static const struct sl_tokenizer_kind *const kinds[] = {
     &sl_tokenizer_byte_values,
     &sl_tokenizer_rwkv_world,
+    NULL,
 };
 
 static const struct sl_tokenizer_kind *kind_of(const char *spec)
 {
     const struct sl_tokenizer_kind *file = NULL;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    for (size_t i = 0; kinds[i]; i++) {
         if (!kinds[i]->spec)
             file = kinds[i];
         else if (strcmp(kinds[i]->spec, spec) == 0)

@@ -16,11 +16,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { LINE = sizeof "256 b'\\xff' 1\n", TEXT_MAX = 4096 };
 
-static size_t put_single_bytes(char *dst)
+/* The lines of the single bytes; made once. */
+static size_t single_bytes(const char **ret)
 {
-    size_t n = 0;
-    for (unsigned i = 0; i < 256; i++)
-        n += (size_t)snprintf(dst + n, LINE, "%u b'\\x%02x' 1\n", i + 1, i);
+    static char lines[256 * LINE];
+    static size_t n;
+    for (unsigned i = n ? 256 : 0; i < 256; i++)
+        n += (size_t)snprintf(lines + n, LINE, "%u b'\\x%02x' 1\n", i + 1, i);
+    *ret = lines;
     return n;
 }
 
@@ -65,7 +68,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     char *file = malloc(256 * LINE + size);
     assert(file);
-    size_t n = data[0] & 1 ? put_single_bytes(file) : 0;
+    const char *lines;
+    size_t n = single_bytes(&lines);
+    if (!(data[0] & 1))
+        n = 0;
+    memcpy(file, lines, n);
     memcpy(file + n, data + 1, size - 1);
     n += size - 1;
     struct sl_tokenizer *t = NULL;
