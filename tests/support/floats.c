@@ -1,12 +1,6 @@
 /* floats.c: see floats.h. */
 #include "tests/support/floats.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -57,14 +51,12 @@ void fill_special(float *x, size_t n, uint64_t seed, bool not_finite)
     }
 }
 
-void assert_same_floats(const float *got, const float *want, size_t n, const char *what)
+size_t first_difference(const float *a, const float *b, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (float_bits(got[i]) == float_bits(want[i]) || (isnan(got[i]) && isnan(want[i])))
-            continue;
-        fail_msg("%s: element %zu of %zu is %a (%08x), not %a (%08x)", what, i, n, (double)got[i],
-                 float_bits(got[i]), (double)want[i], float_bits(want[i]));
-    }
+    for (size_t i = 0; i < n; i++)
+        if (float_bits(a[i]) != float_bits(b[i]) && !(isnan(a[i]) && isnan(b[i])))
+            return i;
+    return n;
 }
 
 double ulps(float got, double want)

@@ -25,9 +25,9 @@ void fill_uniform(float *x, size_t n, uint64_t seed);
  * and others of any size in between; infinities and NaNs where asked for. */
 void fill_special(float *x, size_t n, uint64_t seed, bool not_finite);
 
-/* Fails the test unless every got[i] has the bits of want[i], or both are NaNs. `what` says where
- * it happened. */
-void assert_same_floats(const float *got, const float *want, size_t n, const char *what);
+/* The first i where a[i] and b[i] have not the same bits and are not both NaNs; n where there is
+ * none. */
+size_t first_difference(const float *a, const float *b, size_t n);
 
 /* |got - want| in units of the last place of a float of want's size. */
 double ulps(float got, double want);

@@ -27,6 +27,14 @@ static const struct sl_kernels *ref;
     for (const char *const *name_ = sl_kernels_names(); *name_; name_++)                           \
         for (const struct sl_kernels *k = sl_kernels_find(*name_); k && k != ref; k = NULL)
 
+static void assert_same_floats(const float *got, const float *want, size_t n, const char *what)
+{
+    size_t i = first_difference(got, want, n);
+    if (i < n)
+        fail_msg("%s: element %zu of %zu is %a (%08x), not %a (%08x)", what, i, n, (double)got[i],
+                 float_bits(got[i]), (double)want[i], float_bits(want[i]));
+}
+
 static float *floats(size_t n)
 {
     float *p = sl_malloc(n * sizeof *p);
