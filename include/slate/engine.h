@@ -68,8 +68,9 @@ struct sl_logprob {
 
 struct sl_token_logprobs {
     struct sl_logprob chosen;
-    struct sl_logprob top[SL_TOP_LOGPROBS_MAX]; /* most likely first; the smaller id first among
-                                                   equals */
+    struct sl_logprob top[SL_TOP_LOGPROBS_MAX]; /* as many as were asked for, or the vocabulary has;
+                                                   most likely first; the smaller id first among
+                                                   equals. The others are not written */
 };
 
 enum sl_finish {

@@ -261,6 +261,9 @@ static enum sl_code start(struct sl_generation *g, struct sl_error *err)
     enum sl_code c = g->dialect->decode(&g->req, body, n, &g->app->limits, err);
     if (c)
         return c;
+    /* A token has no more alternatives than the model has tokens. */
+    if (g->req.logprobs > 0 && (size_t)g->req.logprobs > g->app->limits.vocab_size)
+        g->req.logprobs = (int)g->app->limits.vocab_size;
     g->is_chat = g->req.input.kind == SL_INPUT_MESSAGES;
     c = refuse_later_features(g->ex, &g->req, err);
     if (!c)
