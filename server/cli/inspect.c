@@ -246,9 +246,14 @@ static int inspect(const char *path, bool json)
         print_table(t);
     }
     sl_tensors_close(t);
-    if (fflush(stdout) != 0 || ferror(stdout))
-        c = sl_fail(&err, SL_E_IO, "standard output cannot be written");
-    return c ? sl_cli_fail("inspect", &err) : SL_EXIT_OK;
+    if (c)
+        return sl_cli_fail("inspect", &err);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        sl_fail(&err, SL_E_IO, "standard output cannot be written");
+        sl_cli_fail("inspect", &err);
+        return SL_EXIT_FAILED; /* not the file's fault */
+    }
+    return SL_EXIT_OK;
 }
 
 int sl_cli_inspect(int argc, char **argv)

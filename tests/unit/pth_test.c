@@ -121,6 +121,8 @@ static void test_views_beyond_their_storage(void **state)
             assert_refused(&p, cases[i].code, cases[i].part);
         } else {
             t = open_pickle(&p, &copy);
+            /* the stride of an axis of one element says nothing */
+            assert_int_equal(t->v[0].contiguous, cases[i].stride[0] == 4 || cases[i].shape[0] < 2);
             sl_tensors_close(t);
             free(copy);
         }

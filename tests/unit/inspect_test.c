@@ -1,0 +1,177 @@
+/* inspect_test.c: `slate inspect`, called in this process with stdout and stderr into a file. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "server/cli/cli.h"
+#include "tests/support/bytes.h"
+
+static const char header[] =
+    "{\"emb\\u001b[31m.weight\":{\"dtype\":\"BF16\",\"shape\":[1000,2],\"data_offsets\":[0,4000]},"
+    "\"blocks.0.att.r_k\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[4000,4008]},"
+    "\"blocks.0.att.w1\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4008,4012]},"
+    "\"__metadata__\":{\"made\\nby\":\"a \\u0007 test\"}}";
+
+/* Runs the command and returns its exit code; what it printed, both streams, is in out. */
+static int run(char *out, size_t room, int argc, char **argv)
+{
+    char path[128];
+    write_temp(path, "out", "", 0);
+    fflush(NULL);
+    int saved[2] = {dup(1), dup(2)}, fd = open(path, O_WRONLY | O_TRUNC);
+    dup2(fd, 1);
+    dup2(fd, 2);
+    int rc = sl_cli_inspect(argc, argv);
+    fflush(NULL);
+    for (int i = 0; i < 2; i++) {
+        dup2(saved[i], i + 1);
+        close(saved[i]);
+    }
+    close(fd);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    out[fread(out, 1, room - 1, f)] = '\0';
+    fclose(f);
+    remove_temp(path);
+    return rc;
+}
+
+static char *const name = (char[]){"inspect"};
+
+static void make_model(char *path)
+{
+    struct bytes b = {0};
+    make_safetensors(&b, header, 4012);
+    write_temp(path, "m.safetensors", b.p, b.n);
+    bytes_done(&b);
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    char path[128], out[8192];
+    make_model(path);
+    assert_int_equal(run(out, sizeof out, 2, (char *[]){name, path, NULL}), SL_EXIT_OK);
+    static const char *const parts[] = {
+        "container   safetensors\n",
+        "model       RWKV-7\n",
+        "tensors     3\n",
+        "parameters  2,003\n",
+        "type        F32: 12 bytes in 2 tensors\n",
+        "type        BF16: 4,000 bytes in 1 tensor\n",
+        "metadata    made?by = a ? test\n",
+        "blocks.0.att.r_k  F32                8  [1, 2]\n",
+        "blocks.0.att.w1   F32                4  []\n",
+        "emb?[31m.weight   BF16           4,000  [1000, 2]\n",
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(out, parts[i]))
+            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    assert_null(strchr(out, '\033'));
+    assert_null(strchr(out, '\a'));
+    remove_temp(path);
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    char path[128], out[8192];
+    make_model(path);
+    assert_int_equal(run(out, sizeof out, 3, (char *[]){name, (char[]){"--json"}, path, NULL}),
+                     SL_EXIT_OK);
+    json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(o);
+    assert_string_equal(json_string_value(json_object_get(o, "file")), path);
+    assert_string_equal(json_string_value(json_object_get(o, "container")), "safetensors");
+    assert_string_equal(json_string_value(json_object_get(o, "arch")), "rwkv7");
+    assert_int_equal(json_integer_value(json_object_get(o, "n_tensors")), 3);
+    assert_int_equal(json_integer_value(json_object_get(o, "n_params")), 2003);
+    assert_int_equal(json_integer_value(json_object_get(o, "tensor_bytes")), 4012);
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(o, "metadata"), "made\nby")),
+        "a \a test");
+    json_t *t = json_object_get(o, "tensors"), *last = json_array_get(t, 2);
+    assert_int_equal(json_array_size(t), 3);
+    assert_string_equal(json_string_value(json_object_get(last, "name")), "emb\033[31m.weight");
+    assert_string_equal(json_string_value(json_object_get(last, "dtype")), "BF16");
+    assert_int_equal(json_integer_value(json_object_get(last, "bytes")), 4000);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(last, "shape"), 0)), 1000);
+    assert_true(json_is_true(json_object_get(last, "contiguous")));
+    json_decref(o);
+    remove_temp(path);
+}
+
+static void test_failures(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *args[3];
+        int argc, rc;
+        const char *part;
+    } cases[] = {
+        {{"/nowhere/m.pth"}, 1, SL_EXIT_FILE, "slate inspect: /nowhere/m.pth: cannot be opened"},
+        {{"/tmp"}, 1, SL_EXIT_FILE, "is a directory"},
+        {{""}, 0, SL_EXIT_USAGE, "which file?"},
+        {{"--yaml", "x"}, 2, SL_EXIT_USAGE, "unknown option --yaml"},
+        {{"--json"}, 1, SL_EXIT_USAGE, "which file?"},
+        {{"a", "b"}, 2, SL_EXIT_USAGE, "one file at a time: b"},
+        {{"--", "--json"}, 2, SL_EXIT_FILE, "--json: cannot be opened"},
+        {{"-"}, 1, SL_EXIT_FILE, "-: cannot be opened"},
+        {{"--help"}, 1, SL_EXIT_OK, "Usage: slate inspect"},
+    };
+    char out[4096];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *argv[5] = {name};
+        for (int k = 0; k < cases[i].argc; k++)
+            argv[k + 1] = (char *)(uintptr_t)cases[i].args[k];
+        assert_int_equal(run(out, sizeof out, cases[i].argc + 1, argv), cases[i].rc);
+        if (!strstr(out, cases[i].part))
+            fail_msg("\"%s\" is not in:\n%s", cases[i].part, out);
+    }
+}
+
+static void test_a_full_disk(void **state)
+{
+    (void)state;
+    char path[128];
+    make_model(path);
+    fflush(NULL);
+    int saved[2] = {dup(1), dup(2)}, full = open("/dev/full", O_WRONLY),
+        null = open("/dev/null", O_WRONLY);
+    assert_true(full >= 0);
+    dup2(full, 1);
+    dup2(null, 2);
+    int rc = sl_cli_inspect(2, (char *[]){name, path, NULL});
+    fflush(stdout);
+    clearerr(stdout);
+    for (int i = 0; i < 2; i++) {
+        dup2(saved[i], i + 1);
+        close(saved[i]);
+    }
+    close(full);
+    close(null);
+    assert_int_equal(rc, SL_EXIT_FAILED);
+    remove_temp(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_a_full_disk),
+    };
+    return cmocka_run_group_tests_name("inspect", tests, NULL, NULL);
+}
