@@ -30,7 +30,9 @@ static bool decode(char *dst, const char *s, size_t n, size_t *ret_n)
 {
     size_t k = 0;
     for (size_t i = 0; i < n; i++) {
-        char c = s[i] == '+' ? ' ' : s[i];
+        char c = s[i];
+        if (c == '+')
+            c = ' ';
         if (c == '%') {
             int h = i + 2 < n ? hex(s[i + 1]) : -1;
             int l = h >= 0 ? hex(s[i + 2]) : -1;

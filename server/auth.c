@@ -216,6 +216,7 @@ enum sl_code sl_keys_open(struct sl_keys **ret, const char *path, bool *ret_expo
     enum sl_code c = read_file(path, &text, &n, &exposed, err);
     if (c)
         return c;
+    assert(text);
     struct sl_keys *k = sl_calloc(1, sizeof *k);
     c = k ? parse(k, text, n, path, err)
           : sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the keys");

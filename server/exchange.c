@@ -268,7 +268,8 @@ void sl_exchange_add_header(struct sl_exchange *ex, const char *name, const char
     for (size_t i = (size_t)n_name; i < n; i++)
         if ((unsigned char)at[i] < 0x20 || at[i] == 0x7f)
             at[i] = '?';
-    memcpy(at + n, "\r\n", 2);
+    at[n] = '\r';
+    at[n + 1] = '\n';
     ex->n_header_bytes += n + 2;
     ex->n_headers++;
     ex->has_retry_after |= strcmp(name, "Retry-After") == 0;

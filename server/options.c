@@ -46,8 +46,7 @@ static const struct unit size_units[] = {
     {"GB", 1000000000},
     {"TB", 1000000000000},
 };
-static const struct unit time_units[] = {
-    {"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 3600 * 1000}};
+static const struct unit time_units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}};
 
 static const struct number_type {
     const struct unit *units;
