@@ -10,6 +10,7 @@
 #include "slate/base.h"
 
 static _Atomic int64_t fail_after = -1;
+static _Atomic bool once;
 static _Atomic uint64_t count;
 
 static bool may_allocate(void)
@@ -18,14 +19,24 @@ static bool may_allocate(void)
     int64_t left = atomic_load_explicit(&fail_after, memory_order_relaxed);
     if (left < 0)
         return true;
-    if (left == 0)
+    if (left == 0) {
+        if (atomic_load_explicit(&once, memory_order_relaxed))
+            atomic_store_explicit(&fail_after, -1, memory_order_relaxed);
         return false;
+    }
     atomic_store_explicit(&fail_after, left - 1, memory_order_relaxed);
     return true;
 }
 
 void sl_mem_fail_after(int64_t n)
 {
+    atomic_store(&once, false);
+    atomic_store(&fail_after, n);
+}
+
+void sl_mem_fail_once(int64_t n)
+{
+    atomic_store(&once, true);
     atomic_store(&fail_after, n);
 }
 

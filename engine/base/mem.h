@@ -1,7 +1,7 @@
 /* mem.h: allocation that tests can make fail. All code of the project allocates through these.
  *
  * Any thread. sl_mem_fail_after(n): the n-th allocation from now on (counting from 0) and every
- * later one fails, until sl_mem_fail_after(-1). Tests only. */
+ * later one fails, until sl_mem_fail_after(-1). sl_mem_fail_once(n): only that one. Tests only. */
 #ifndef SLATE_BASE_MEM_H
 #define SLATE_BASE_MEM_H
 
@@ -22,6 +22,7 @@ char *sl_strdup(const char *s);
 void sl_free(void *p);
 
 void sl_mem_fail_after(int64_t n);
+void sl_mem_fail_once(int64_t n);
 /* Allocations since the program began, of all threads. */
 uint64_t sl_mem_count(void);
 
