@@ -61,9 +61,17 @@ static enum sl_code read_tensor(struct sl_pickle *m, const struct sl_pickle_valu
     return SL_OK;
 }
 
-static enum sl_code make_tensor(struct sl_pickle *m, const struct sl_pickle_tensor *t,
+/* Makes the tensor of *t. Argument number `metadata`, where it is there, marks views whose elements
+ * are conjugated or negated on reading. */
+static enum sl_code make_tensor(struct sl_pickle *m, const struct sl_pickle_value *args,
+                                size_t metadata, const struct sl_pickle_tensor *t,
                                 struct sl_pickle_value **ret)
 {
+    if (args->n > metadata && args->u.v[metadata]->kind != SL_PICKLE_NONE &&
+        (args->u.v[metadata]->kind != SL_PICKLE_DICT || args->u.v[metadata]->n))
+        return SL_PICKLE_FAIL(m, FILE_UNSUPPORTED,
+                              "a tensor has metadata (a conjugated or negated view); save plain "
+                              "tensors");
     struct sl_pickle_value *v = sl_pickle_new(m, SL_PICKLE_TENSOR);
     struct sl_pickle_tensor *copy = sl_arena_alloc(m->arena, sizeof *copy);
     if (!v || !copy)
@@ -85,7 +93,7 @@ static enum sl_code rebuild_tensor(struct sl_pickle *m, const struct sl_pickle_v
     if (!t.storage->dtype)
         return SL_PICKLE_FAIL(m, FILE_CORRUPT, "a tensor over a storage without a type");
     t.as.dtype = t.storage->dtype;
-    return make_tensor(m, &t, ret);
+    return make_tensor(m, args, 6, &t, ret);
 }
 
 /* _rebuild_tensor_v3(untyped storage, offset, shape, strides, requires_grad, hooks, dtype[, …]) */
@@ -106,7 +114,7 @@ static enum sl_code rebuild_tensor_v3(struct sl_pickle *m, const struct sl_pickl
                               "F16, BF16, I64, I32, I16, I8, U8, BOOL",
                               type->name);
     t.as.dtype = type->dtype;
-    return make_tensor(m, &t, ret);
+    return make_tensor(m, args, 7, &t, ret);
 }
 
 /* _rebuild_parameter(tensor, requires_grad, hooks[, state]): the tensor. */

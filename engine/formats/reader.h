@@ -13,6 +13,9 @@
 #define SL_TENSOR_NAME_MAX ((size_t)1024)
 #define SL_TENSORS_META_MAX ((size_t)4096)
 #define SL_TENSORS_META_BYTES_MAX ((size_t)16 << 20) /* one value */
+#define SL_TENSORS_STRINGS_MAX ((size_t)256 << 20)   /* all names and metadata together */
+/* Parts of a pickle may be shared, so that a few bytes could speak of many tensors. */
+#define SL_TENSORS_FILE_BYTES_EACH ((size_t)4)
 /* Views may repeat elements (torch's expand()), so a small file could speak of any amount. All
  * tensors of a file together, densely packed, are at most this many times the file and a bit. */
 #define SL_TENSORS_REPEAT_MAX ((size_t)16)

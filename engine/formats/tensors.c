@@ -131,6 +131,9 @@ static void *grown(void *v, size_t n, size_t *cap, size_t size)
 
 static enum sl_code no_memory(struct sl_reader *r)
 {
+    if (opened_of(r->t)->strings.full)
+        return SL_READER_FAIL(r, TOO_LARGE, "names and metadata take more than %zu bytes",
+                              SL_TENSORS_STRINGS_MAX);
     return SL_READER_FAIL(r, NO_MEMORY, "not enough memory for the list of %zu tensors", r->t->n);
 }
 
@@ -143,6 +146,10 @@ enum sl_code sl_reader_add(struct sl_reader *r, const struct sl_tensor *t, const
         return c;
     if (r->t->n >= SL_TENSORS_MAX)
         return SL_READER_FAIL(r, TOO_LARGE, "more than %zu tensors", SL_TENSORS_MAX);
+    if (r->t->n >= r->n / SL_TENSORS_FILE_BYTES_EACH)
+        return SL_READER_FAIL(r, TOO_LARGE,
+                              "more than %zu tensors, the limit for a file of %zu bytes", r->t->n,
+                              r->n);
     struct sl_tensor add = *t;
     size_t bytes, limit = SL_TENSORS_REPEAT_FREE;
     struct sl_tensor packed = add;
@@ -219,6 +226,7 @@ static struct opened *new_opened(size_t n_bytes)
 {
     struct opened *o = sl_calloc(1, sizeof *o);
     if (o) {
+        o->strings.limit = SL_TENSORS_STRINGS_MAX;
         o->pub.priv = o;
         o->pub.file_bytes = n_bytes;
     }

@@ -167,6 +167,34 @@ static void test_broken_pickles(void **state)
     ASSERT_REFUSED("ccollections\nOrderedDict\n]N\x61\x85R.", SL_E_FILE_CORRUPT, "arguments");
 }
 
+/* Conjugated and negated views have the bits of other values than they stand for. */
+static void test_metadata_of_a_tensor(void **state)
+{
+    (void)state;
+    for (int negated = 0; negated < 2; negated++) {
+        struct bytes p = {0};
+        unsigned char *copy;
+        put_text(&p, "}");
+        pick_text(&p, "w");
+        pick_global(&p, "torch._utils", "_rebuild_tensor_v2");
+        put_text(&p, "(");
+        pick_storage(&p, "FloatStorage", "0", 16, false);
+        put_text(&p, "K\1K\2\x85K\1\x85\x89N}");
+        if (negated) {
+            pick_text(&p, "neg");
+            put_text(&p, "\x88s");
+        }
+        put_text(&p, "tRs.");
+        if (negated) {
+            assert_refused(&p, SL_E_FILE_UNSUPPORTED, "a conjugated or negated view");
+        } else {
+            sl_tensors_close(open_pickle(&p, &copy));
+            free(copy);
+        }
+        bytes_done(&p);
+    }
+}
+
 static void test_a_dtype_that_slate_lacks(void **state)
 {
     (void)state;
@@ -233,6 +261,26 @@ static void test_shared_parts_explode(void **state)
     }
     put_byte(&p, '.');
     assert_refused(&p, SL_E_TOO_LARGE, "more than 16777216 values");
+    bytes_done(&p);
+}
+
+/* The same with a tensor at the end: no more tensors than the file's bytes allow. */
+static void test_shared_tensors_explode(void **state)
+{
+    (void)state;
+    struct bytes p = {0};
+    pick_float(&p, "0", 16, 0, 1, &(int64_t){1}, &(int64_t){1});
+    for (unsigned i = 1; i <= 24; i++) {
+        put_byte(&p, 'q');
+        put_byte(&p, i);
+        put_text(&p, "0](h");
+        put_byte(&p, i);
+        put_byte(&p, 'h');
+        put_byte(&p, i);
+        put_byte(&p, 'e');
+    }
+    put_byte(&p, '.');
+    assert_refused(&p, SL_E_TOO_LARGE, "tensors, the limit for a file of");
     bytes_done(&p);
 }
 
@@ -354,11 +402,18 @@ static void test_damage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_runs),   cmocka_unit_test(test_every_opcode),
-        cmocka_unit_test(test_broken_pickles), cmocka_unit_test(test_a_dtype_that_slate_lacks),
-        cmocka_unit_test(test_nesting),        cmocka_unit_test(test_shared_parts_explode),
-        cmocka_unit_test(test_long_names),     cmocka_unit_test(test_memory_is_bounded),
-        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_nothing_runs),
+        cmocka_unit_test(test_every_opcode),
+        cmocka_unit_test(test_broken_pickles),
+        cmocka_unit_test(test_metadata_of_a_tensor),
+        cmocka_unit_test(test_a_dtype_that_slate_lacks),
+        cmocka_unit_test(test_nesting),
+        cmocka_unit_test(test_shared_parts_explode),
+        cmocka_unit_test(test_shared_tensors_explode),
+        cmocka_unit_test(test_long_names),
+        cmocka_unit_test(test_memory_is_bounded),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_damage),
     };
     return cmocka_run_group_tests_name("pickle", tests, NULL, NULL);
 }
