@@ -1,10 +1,13 @@
 /* json.c: see json.h.
  *
- * Two things jansson does not do for us:
+ * Three things jansson does not do for us:
  *
  * - Its lexer ignores it when its buffer cannot grow, and goes on with a token that lacks bytes;
  *   an allocation that succeeds afterwards then works on a wrong token. So an allocation that
  *   fails makes all later ones of the same parse fail (`starved`), and the parse is NO_MEMORY.
+ * - A tree of many small values takes up to eighty times the memory of its text, and the time that
+ *   goes with it. So a parse has a budget (BUDGET_…), far above what any sensible request needs;
+ *   beyond it the request is TOO_LARGE.
  * - A number beyond its range ends the parse, with a position and no name. The few requests that
  *   hold one are parsed again with the literal replaced by huge_literal, which lies outside of
  *   every range and has a field when a getter meets it. */
@@ -21,16 +24,24 @@
 static const char huge_literal[] = {'9', 'e', '3', '0', '7'};
 #define HUGE_AS_DOUBLE 9e307
 
+/* Bytes a parse may allocate, all its reallocations counted: so many, and so many per byte of the
+ * body. Text takes 4 per byte, a long list of token ids 25. */
+enum { BUDGET_BYTES = 64 << 20, BUDGET_PER_BYTE = 8 };
+
 enum { PATCHES_MAX = 8 }; /* numbers beyond the range; each costs one more parse */
 
-static _Thread_local bool parsing, starved;
+static _Thread_local bool parsing, starved, overspent;
+static _Thread_local size_t budget;
 
 static void *json_alloc(size_t n)
 {
-    if (parsing && starved)
-        return NULL;
-    void *p = sl_malloc(n);
-    if (!p)
+    if (!parsing)
+        return sl_malloc(n);
+    overspent = overspent || n > budget;
+    void *p = starved || overspent ? NULL : sl_malloc(n);
+    if (p)
+        budget -= n;
+    else
         starved = true;
     return p;
 }
@@ -44,7 +55,9 @@ void sl_json_init(void)
 static json_t *load(const void *body, size_t n, json_error_t *error)
 {
     parsing = true;
-    starved = false;
+    starved = overspent = false;
+    budget = n > (SIZE_MAX - BUDGET_BYTES) / BUDGET_PER_BYTE ? SIZE_MAX
+                                                             : BUDGET_BYTES + BUDGET_PER_BYTE * n;
     json_t *v =
         json_loadb(body, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, error);
     parsing = false;
@@ -110,6 +123,11 @@ enum sl_code sl_json_parse(json_t **ret, const void *body, size_t n, bool empty_
     json_t *v = load(body, n, &error);
     if (!v && !starved && json_error_code(&error) == json_error_numeric_overflow)
         v = load_patched(body, n, &error);
+    if (!v && overspent)
+        return sl_fail(err, SL_E_TOO_LARGE,
+                       "the body holds too many JSON values: reading its %zu bytes takes more than "
+                       "%zu bytes of memory",
+                       n, BUDGET_BYTES + BUDGET_PER_BYTE * n);
     if (!v && starved)
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory to read a body of %zu bytes", n);
     if (!v)

@@ -2,8 +2,8 @@
  *
  * NUL in strings is kept (lengths are). Duplicate keys, invalid UTF-8, lone surrogates, NUL in a
  * key and nesting beyond jansson's 2,048 levels are INVALID_JSON. A number beyond a double or 64
- * bits still parses, so that the getter can say which field held it. Any thread; a document
- * belongs to one. Writing is json_out.h. */
+ * bits still parses, so that the getter can say which field held it. Very many values (millions in
+ * one body) are TOO_LARGE. Any thread; a document belongs to one. Writing is json_out.h. */
 #ifndef SLATE_PROTO_JSON_H
 #define SLATE_PROTO_JSON_H
 

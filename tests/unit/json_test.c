@@ -266,6 +266,34 @@ static void descriptions(void **state)
     }
 }
 
+/* A body whose tree would take many times its size is refused; as long a text, and as long a list
+ * of ids, is fine. */
+static void many_values(void **state)
+{
+    (void)state;
+    enum { N = 1 << 20 };
+    static const struct {
+        const char *item;
+        enum sl_code code;
+    } cases[] = {{"{},", SL_E_TOO_LARGE}, {"[],", SL_E_TOO_LARGE}, {"12,", SL_OK}, {"\\n", SL_OK}};
+    char *s = sl_malloc(3 * N + 16);
+    assert_non_null(s);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n = 6, len = strlen(cases[i].item);
+        bool text = len == 2;
+        memcpy(s, text ? "{\"a\":\"" : "{\"a\":[", n);
+        for (size_t k = 0; k < N; k++, n += len)
+            memcpy(s + n, cases[i].item, len);
+        memcpy(s + n, text ? "\"}" : "0]}", 3);
+        json_t *v = NULL;
+        struct sl_error err = {0};
+        assert_int_equal(sl_json_parse(&v, s, n + (text ? 2 : 3), false, &err), cases[i].code);
+        assert_true(v || strstr(err.message, "too many JSON values"));
+        json_decref(v);
+    }
+    sl_free(s);
+}
+
 /* Every allocation of a parse fails once: NO_MEMORY, and nothing is lost (the address sanitizer
  * looks). Long tokens make the lexer's buffer grow; the number makes it parse twice. */
 static void out_of_memory(void **state)
@@ -376,12 +404,19 @@ int main(void)
 {
     sl_json_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(broken_text),        cmocka_unit_test(only_objects),
-        cmocka_unit_test(deep_nesting),       cmocka_unit_test(numbers_beyond_the_range),
-        cmocka_unit_test(integers),           cmocka_unit_test(floats),
-        cmocka_unit_test(strings_keep_nul),   cmocka_unit_test(words),
-        cmocka_unit_test(descriptions),       cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(out_of_memory_once), cmocka_unit_test(writer),
+        cmocka_unit_test(broken_text),
+        cmocka_unit_test(only_objects),
+        cmocka_unit_test(deep_nesting),
+        cmocka_unit_test(numbers_beyond_the_range),
+        cmocka_unit_test(integers),
+        cmocka_unit_test(floats),
+        cmocka_unit_test(strings_keep_nul),
+        cmocka_unit_test(words),
+        cmocka_unit_test(descriptions),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(out_of_memory_once),
+        cmocka_unit_test(many_values),
+        cmocka_unit_test(writer),
         cmocka_unit_test(floats_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
