@@ -570,6 +570,8 @@ enum sl_code sl_pickle_run(struct sl_pickle *m, const unsigned char *data, size_
     m->op = NULL;
     if (m->memo_cap)
         memset(m->memo, 0, m->memo_cap * sizeof(struct sl_pickle_value *));
+    if (!grow(&m->stack, 0, &m->stack_cap, SL_PICKLE_STACK_MAX)) /* never NULL while it runs */
+        return sl_pickle_no_memory(m);
     while (!m->stopped) {
         if (m->at - m->begin > (ptrdiff_t)SL_PICKLE_BYTES_MAX)
             return SL_PICKLE_FAIL(m, TOO_LARGE, "the pickle is longer than %zu bytes",
