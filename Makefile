@@ -17,7 +17,9 @@ FLAGS_release := -O2 -g
 FLAGS_debug := -O0 -g
 FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
-FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+# clang counts assert(!"why") as a conversion
+FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
+              -Wno-string-conversion
 
 # What Debian calls the packages. `deps` is what building and running needs, `deps-test` what the
 # tests need besides.
