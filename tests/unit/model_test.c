@@ -218,7 +218,7 @@ static void test_not_finite(void **unused)
         t->dtype = types[i / 3 % 3];
         t->plant_at = i * 37 % n;
         t->plant = bad[i % 3];
-        char where[32];
+        char where[64];
         (void)snprintf(where, sizeof where, "holds %s (element %zu)", words[i % 3], t->plant_at);
         refuse(&s, NULL, SL_E_MODEL_INVALID, t->name, where);
         t->plant_at = SIZE_MAX;
