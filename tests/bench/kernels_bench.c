@@ -13,16 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
 #include "engine/workers.h"
 #include "tests/support/floats.h"
+#include "tests/support/limits.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-enum { MAX_ROUNDS = 15, MAX_ROWS = 512, MAX_THREADS = 2, MAX_IN = 3072, MAX_OUT = 65536 };
+enum { MAX_ROUNDS = SERIES_MAX, MAX_ROWS = 512, MAX_THREADS = 2, MAX_IN = 3072, MAX_OUT = 65536 };
 
 static const size_t RING_BYTES = (size_t)256 << 20;
 static const double MIN_SECONDS = 0.008; /* of one measurement */
@@ -32,134 +32,6 @@ static const struct {
 } shapes[] = {{768, 768}, {768, 3072}, {3072, 768}, {768, 65536}};
 static const size_t rows[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 512};
 static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* The rounds of one quantity. */
-struct series {
-    double value[MAX_ROUNDS];
-    size_t n;
-};
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(const struct series *s, double q)
-{
-    double x[MAX_ROUNDS];
-    memcpy(x, s->value, s->n * sizeof *x);
-    qsort(x, s->n, sizeof *x, by_size);
-    return x[(size_t)((double)(s->n - 1) * q + 0.5)];
-}
-
-static double median(const struct series *s)
-{
-    return quantile(s, 0.5);
-}
-
-static void add(struct series *s, double v)
-{
-    s->value[s->n++] = v;
-}
-
-/* --- limits --- */
-
-struct span {
-    const char *p;
-    size_t n;
-};
-
-static volatile uint64_t sink;
-
-/* One load per cache line would measure memory as well, but a product has to load all of it. */
-#define READER(streams)                                                                            \
-    static void read_##streams(void *arg, size_t part, size_t n_parts)                             \
-    {                                                                                              \
-        const struct span *job = arg;                                                              \
-        size_t share = job->n / n_parts / 256 * 256, run = share / (streams);                      \
-        const char *p = job->p + part * share;                                                     \
-        u64x4 sum[2 * (streams)] = {{0}};                                                          \
-        for (size_t i = 0; i < run; i += 64)                                                       \
-            for (size_t s = 0; s < (streams); s++) {                                               \
-                sum[2 * s] ^= *(const u64x4 *)(const void *)(p + s * run + i);                     \
-                sum[2 * s + 1] ^= *(const u64x4 *)(const void *)(p + s * run + i + 32);            \
-            }                                                                                      \
-        for (size_t s = 1; s < 2 * (streams); s++)                                                 \
-            sum[0] ^= sum[s];                                                                      \
-        sink = sum[0][0] ^ sum[0][1] ^ sum[0][2] ^ sum[0][3];                                      \
-    }
-typedef uint64_t u64x4 __attribute__((vector_size(32)));
-#ifdef __x86_64__
-#pragma GCC push_options
-#pragma GCC target("avx2")
-#pragma GCC optimize("O3")
-READER(1)
-READER(4)
-#pragma GCC pop_options
-#else
-READER(1)
-READER(4)
-#endif
-
-enum { FMA_TURNS = 1000000, FMA_SUMS = 12 };
-
-#ifdef __x86_64__
-#define FMA4(r, a, b, c, d)                                                                        \
-    "vfmadd231ps %%" r "15, %%" r "15, %%" r a "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r b      \
-    "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r c "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r d  \
-    "\n\t"
-#define FMA_LOOP(r)                                                                                \
-    long n = FMA_TURNS;                                                                            \
-    (void)arg, (void)part, (void)n_parts;                                                          \
-    __asm__ volatile("vzeroall\n1:\n\t" FMA4(r, "0", "1", "2", "3") FMA4(r, "4", "5", "6", "7")    \
-                         FMA4(r, "8", "9", "10", "11") "dec %0\n\tjnz 1b\n\tvzeroupper"            \
-                     : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",    \
-                       "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc")
-static void fma_8(void *arg, size_t part, size_t n_parts)
-{
-    FMA_LOOP("ymm");
-}
-static void fma_16(void *arg, size_t part, size_t n_parts)
-{
-    FMA_LOOP("zmm");
-}
-#endif
-
-struct limits {
-    struct series read_1, read_4, fma; /* GB/s, GB/s, GFLOP/s */
-};
-
-static double seconds_of(struct sl_workers *w, sl_work_fn *fn, void *arg)
-{
-    double t = now();
-    sl_workers_run(w, fn, arg);
-    return now() - t;
-}
-
-static void measure_limits(struct limits *l, struct sl_workers *w, const char *table,
-                           const char *ring)
-{
-    struct span s = {ring, RING_BYTES};
-    add(&l->read_1, (double)s.n / 1e9 / seconds_of(w, read_1, &s));
-    add(&l->read_4, (double)s.n / 1e9 / seconds_of(w, read_4, &s));
-#ifdef __x86_64__
-    double flop = 2.0 * FMA_TURNS * FMA_SUMS / 1e9 * (double)sl_workers_threads(w);
-    if (strcmp(table, "avx512") == 0)
-        add(&l->fma, flop * 16 / seconds_of(w, fma_16, NULL));
-    else if (strcmp(table, "avx2") == 0)
-        add(&l->fma, flop * 8 / seconds_of(w, fma_8, NULL));
-#else
-    (void)table;
-#endif
-}
 
 /* --- products --- */
 
@@ -184,7 +56,7 @@ static void product_part(void *arg, size_t part, size_t n_parts)
 static double measure_product(struct product *p, struct sl_workers *w, const char *ring, size_t *at)
 {
     size_t bytes = sl_pack_bytes(p->type, p->n_out, p->n_in);
-    double begin = now(), t;
+    double begin = bench_now(), t;
     size_t n = 0;
     do {
         if (*at + bytes > RING_BYTES)
@@ -193,7 +65,7 @@ static double measure_product(struct product *p, struct sl_workers *w, const cha
         *at += bytes;
         sl_workers_run(w, product_part, p);
         n++;
-        t = now() - begin;
+        t = bench_now() - begin;
     } while (t < MIN_SECONDS);
     return t / (double)n;
 }
@@ -225,12 +97,12 @@ static void measure_type(struct bench *b, enum sl_dtype type, size_t n_rounds)
     memset(b->cells, 0, sizeof b->cells);
     for (size_t round = 0; round < n_rounds; round++) {
         for (size_t t = 0; t < MAX_THREADS; t++) {
-            measure_limits(&b->limits[t], b->w[t], b->k->name, b->ring);
+            limits_measure(&b->limits[t], b->w[t], b->k->name, b->ring, RING_BYTES);
             for (size_t i = 0; i < COUNT(shapes) * COUNT(rows); i++) {
                 size_t s = i / COUNT(rows), r = i % COUNT(rows);
                 struct product p = {b->k, b->y,    b->x,           NULL,
                                     type, rows[r], shapes[s].n_in, shapes[s].n_out};
-                add(&b->cells[t][s][r], measure_product(&p, b->w[t], b->ring, &at));
+                series_add(&b->cells[t][s][r], measure_product(&p, b->w[t], b->ring, &at));
             }
         }
     }
@@ -239,8 +111,8 @@ static void measure_type(struct bench *b, enum sl_dtype type, size_t n_rounds)
 static void print_limits(const char *name, const struct series *s, const char *unit)
 {
     if (s->n > 0)
-        printf("  %s %.1f %s (%.1f to %.1f)", name, median(s), unit, quantile(s, 0),
-               quantile(s, 1));
+        printf("  %s %.1f %s (%.1f to %.1f)", name, series_median(s), unit, series_quantile(s, 0),
+               series_quantile(s, 1));
 }
 
 static void print_type(const struct bench *b, enum sl_dtype type)
@@ -255,14 +127,14 @@ static void print_type(const struct bench *b, enum sl_dtype type)
         printf("\n  rows   in x out         µs     GB/s  of read  GFLOP/s   of FMA\n");
         for (size_t s = 0; s < COUNT(shapes); s++) {
             for (size_t r = 0; r < COUNT(rows); r++) {
-                double us = median(&b->cells[t][s][r]) * 1e6;
+                double us = series_median(&b->cells[t][s][r]) * 1e6;
                 double n = (double)shapes[s].n_in * (double)shapes[s].n_out;
                 double gb = n * (double)sl_dtype_size(type) / us / 1e3;
                 double gflop = 2 * n * (double)rows[r] / us / 1e3;
                 printf("  %4zu %5zu x %-6zu %9.1f %8.1f %7.0f%% %8.1f", rows[r], shapes[s].n_in,
-                       shapes[s].n_out, us, gb, 100 * gb / median(&l->read_4), gflop);
+                       shapes[s].n_out, us, gb, 100 * gb / series_median(&l->read_4), gflop);
                 if (l->fma.n > 0)
-                    printf(" %7.0f%%", 100 * gflop / median(&l->fma));
+                    printf(" %7.0f%%", 100 * gflop / series_median(&l->fma));
                 printf("\n");
             }
         }
@@ -283,7 +155,7 @@ static double measure_states(const struct bench *b, bool step)
     for (size_t i = 0; i < HEAD; i++)
         v[0][i] = 0.9F; /* decay: the state stays finite and is not drowned in denormals */
     fill_uniform(s, (size_t)HEADS * HEAD * HEAD, 9);
-    double begin = now(), t;
+    double begin = bench_now(), t;
     size_t n = 0;
     do {
         for (size_t h = 0; h < HEADS; h++) {
@@ -294,7 +166,7 @@ static double measure_states(const struct bench *b, bool step)
                 b->k->state_read(out, head, v[5], HEAD, HEAD);
         }
         n += HEADS;
-        t = now() - begin;
+        t = bench_now() - begin;
     } while (t < MIN_SECONDS);
     return t / (double)n;
 }
@@ -303,12 +175,12 @@ static double measure_function(void (*f)(float *, const float *, size_t))
 {
     static float x[FUNCTION_N], y[FUNCTION_N];
     fill_uniform(x, FUNCTION_N, 3);
-    double begin = now(), t;
+    double begin = bench_now(), t;
     size_t n = 0;
     do {
         f(y, x, FUNCTION_N);
         n += FUNCTION_N;
-        t = now() - begin;
+        t = bench_now() - begin;
     } while (t < MIN_SECONDS);
     return t / (double)n;
 }
@@ -317,12 +189,12 @@ static double measure_norm(const struct bench *b)
 {
     static float x[768], y[768];
     fill_uniform(x, 768, 4);
-    double begin = now(), t;
+    double begin = bench_now(), t;
     size_t n = 0;
     do {
         b->k->layer_norm(y, x, x, x, 768, 1e-5F);
         n++;
-        t = now() - begin;
+        t = bench_now() - begin;
     } while (t < MIN_SECONDS);
     return t / (double)n;
 }
@@ -331,21 +203,21 @@ static void measure_small(const struct bench *b, size_t n_rounds)
 {
     struct series step = {.n = 0}, read = {.n = 0}, norm = {.n = 0}, fn[3] = {{.n = 0}};
     for (size_t i = 0; i < n_rounds; i++) {
-        add(&step, measure_states(b, true));
-        add(&read, measure_states(b, false));
-        add(&norm, measure_norm(b));
-        add(&fn[0], measure_function(b->k->vexp));
-        add(&fn[1], measure_function(b->k->vtanh));
-        add(&fn[2], measure_function(b->k->vsigmoid));
+        series_add(&step, measure_states(b, true));
+        series_add(&read, measure_states(b, false));
+        series_add(&norm, measure_norm(b));
+        series_add(&fn[0], measure_function(b->k->vexp));
+        series_add(&fn[1], measure_function(b->k->vtanh));
+        series_add(&fn[2], measure_function(b->k->vsigmoid));
     }
     printf("\n%s, 1 thread:\n", b->k->name);
-    printf("  state_step 64 x 64  %6.3f µs  %6.1f GFLOP/s\n", median(&step) * 1e6,
-           7e-9 * HEAD * HEAD / median(&step));
-    printf("  state_read 64 x 64  %6.3f µs  %6.1f GFLOP/s\n", median(&read) * 1e6,
-           2e-9 * HEAD * HEAD / median(&read));
-    printf("  layer_norm 768      %6.3f µs\n", median(&norm) * 1e6);
-    printf("  exp %.2f G/s, tanh %.2f G/s, sigmoid %.2f G/s\n", 1e-9 / median(&fn[0]),
-           1e-9 / median(&fn[1]), 1e-9 / median(&fn[2]));
+    printf("  state_step 64 x 64  %6.3f µs  %6.1f GFLOP/s\n", series_median(&step) * 1e6,
+           7e-9 * HEAD * HEAD / series_median(&step));
+    printf("  state_read 64 x 64  %6.3f µs  %6.1f GFLOP/s\n", series_median(&read) * 1e6,
+           2e-9 * HEAD * HEAD / series_median(&read));
+    printf("  layer_norm 768      %6.3f µs\n", series_median(&norm) * 1e6);
+    printf("  exp %.2f G/s, tanh %.2f G/s, sigmoid %.2f G/s\n", 1e-9 / series_median(&fn[0]),
+           1e-9 / series_median(&fn[1]), 1e-9 / series_median(&fn[2]));
 }
 
 static bool prepare(struct bench *b)
