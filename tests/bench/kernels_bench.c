@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
@@ -225,15 +224,16 @@ static bool prepare(struct bench *b)
     for (size_t t = 0; t < MAX_THREADS; t++)
         if (sl_workers_open(&b->w[t], t + 1, NULL) != SL_OK)
             return false;
-    void *ring = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (ring == MAP_FAILED)
+    /* As the model and the engine allocate them. */
+    const size_t x_bytes = sizeof(float) * MAX_ROWS * MAX_IN,
+                 y_bytes = sizeof(float) * MAX_ROWS * MAX_OUT;
+    b->ring = sl_huge_alloc(RING_BYTES);
+    b->x = sl_huge_alloc(x_bytes);
+    b->y = sl_huge_alloc(y_bytes);
+    if (!b->ring || !b->x || !b->y)
         return false;
-    (void)madvise(ring, RING_BYTES, MADV_HUGEPAGE);
-    b->ring = ring;
-    b->x = sl_aligned_calloc(sizeof(float) * MAX_ROWS * MAX_IN);
-    b->y = sl_aligned_calloc(sizeof(float) * MAX_ROWS * MAX_OUT);
-    if (!b->x || !b->y)
-        return false;
+    memset(b->ring, 0, RING_BYTES);
+    memset(b->y, 0, y_bytes);
     fill_uniform(b->x, (size_t)MAX_ROWS * MAX_IN, 2);
     return true;
 }
@@ -266,7 +266,7 @@ int main(int argc, char **argv)
     }
     for (size_t t = 0; t < MAX_THREADS; t++)
         sl_workers_close(b.w[t]);
-    munmap(b.ring, RING_BYTES);
+    sl_free(b.ring);
     sl_free(b.x);
     sl_free(b.y);
     return 0;

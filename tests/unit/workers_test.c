@@ -1,0 +1,243 @@
+/* workers_test.c: every part runs once per call, everything written is seen on both sides, and
+ * opening gives everything back when it fails. Meant to run under the thread sanitizer as well. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "engine/workers.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+enum { MAX_PARTS = 8, ITEMS = 1000 };
+
+static const size_t thread_counts[] = {1, 2, 3, 8};
+
+static struct sl_workers *open_workers(size_t n)
+{
+    struct sl_workers *w = NULL;
+    struct sl_error err;
+    if (sl_workers_open(&w, n, &err) != SL_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(sl_workers_threads(w), n);
+    return w;
+}
+
+/* Plain memory on purpose: the thread sanitizer says when the order is not given by the workers. */
+struct job {
+    size_t calls;
+    size_t runs[MAX_PARTS];
+    size_t n_parts[MAX_PARTS];
+    uint64_t items[ITEMS];
+};
+
+static void work(void *arg, size_t part, size_t n_parts)
+{
+    struct job *j = arg;
+    size_t begin, end;
+    j->runs[part]++;
+    j->n_parts[part] = n_parts;
+    sl_work_range(ITEMS, 16, part, n_parts, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        j->items[i] += j->calls + i; /* calls: written by the caller just before */
+}
+
+static void every_part_runs_once_a_call(void **state)
+{
+    (void)state;
+    enum { CALLS = 2000 };
+    for (size_t t = 0; t < COUNT(thread_counts); t++) {
+        size_t n = thread_counts[t];
+        struct sl_workers *w = open_workers(n);
+        static struct job j;
+        memset(&j, 0, sizeof j);
+        for (size_t call = 1; call <= CALLS; call++) {
+            j.calls = call;
+            sl_workers_run(w, work, &j);
+            for (size_t p = 0; p < MAX_PARTS; p++)
+                assert_int_equal(j.runs[p], p < n ? call : 0);
+        }
+        for (size_t p = 0; p < n; p++)
+            assert_int_equal(j.n_parts[p], n);
+        for (size_t i = 0; i < ITEMS; i++)
+            assert_int_equal(j.items[i], (uint64_t)CALLS * (CALLS + 1) / 2 + CALLS * i);
+        sl_workers_close(w);
+    }
+}
+
+static void set_items(void *arg, size_t part, size_t n_parts)
+{
+    struct job *j = arg;
+    size_t begin, end;
+    sl_work_range(ITEMS, 1, part, n_parts, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        j->items[i] = i;
+}
+
+/* Each part reads what another part wrote in the call before. */
+static void reverse_items(void *arg, size_t part, size_t n_parts)
+{
+    struct job *j = arg;
+    uint64_t *out = j[1].items;
+    size_t begin, end;
+    sl_work_range(ITEMS, 1, part, n_parts, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        out[i] = j->items[ITEMS - 1 - i];
+}
+
+static void parts_see_each_others_writes(void **state)
+{
+    (void)state;
+    static struct job j[2];
+    for (size_t t = 0; t < COUNT(thread_counts); t++) {
+        struct sl_workers *w = open_workers(thread_counts[t]);
+        for (int round = 0; round < 200; round++) {
+            memset(j, 0, sizeof j);
+            sl_workers_run(w, set_items, j);
+            sl_workers_run(w, reverse_items, j);
+            for (size_t i = 0; i < ITEMS; i++)
+                assert_int_equal(j[1].items[i], ITEMS - 1 - i);
+        }
+        sl_workers_close(w);
+    }
+}
+
+static int64_t now_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void busy_until(int64_t end)
+{
+    while (now_ns(CLOCK_MONOTONIC) < end)
+        continue;
+}
+
+static void part_0_is_slow(void *arg, size_t part, size_t n_parts)
+{
+    (void)n_parts;
+    if (part == 0)
+        busy_until(*(int64_t *)arg);
+}
+
+static void others_are_slow(void *arg, size_t part, size_t n_parts)
+{
+    (void)n_parts;
+    if (part != 0)
+        busy_until(*(int64_t *)arg);
+}
+
+/* The calls come so far apart, and take so long, that both sides have gone to sleep. */
+static void sleepers_wake(void **state)
+{
+    (void)state;
+    const int64_t ms = 1000000;
+    for (size_t t = 1; t < COUNT(thread_counts); t++) {
+        struct sl_workers *w = open_workers(thread_counts[t]);
+        for (int round = 0; round < 10; round++) {
+            int64_t end = now_ns(CLOCK_MONOTONIC) + ms;
+            sl_workers_run(w, round % 2 ? part_0_is_slow : others_are_slow, &end);
+            assert_true(now_ns(CLOCK_MONOTONIC) >= end);
+            busy_until(now_ns(CLOCK_MONOTONIC) + ms);
+        }
+        sl_workers_close(w);
+    }
+}
+
+/* While part 0 works for long, and between calls, the others take next to no processor time. */
+static void check_idle(size_t n_threads)
+{
+    const int64_t ms = 1000000;
+    struct sl_workers *w = open_workers(n_threads);
+    int64_t end = now_ns(CLOCK_MONOTONIC);
+    sl_workers_run(w, part_0_is_slow, &end); /* all have started */
+    int64_t others = now_ns(CLOCK_PROCESS_CPUTIME_ID) - now_ns(CLOCK_THREAD_CPUTIME_ID);
+    end = now_ns(CLOCK_MONOTONIC) + 30 * ms;
+    sl_workers_run(w, part_0_is_slow, &end);
+    busy_until(end + 30 * ms);
+    others = now_ns(CLOCK_PROCESS_CPUTIME_ID) - now_ns(CLOCK_THREAD_CPUTIME_ID) - others;
+    sl_workers_close(w);
+    if (others > 10 * ms)
+        fail_msg("of %zu threads the idle ones took %lld µs", n_threads, (long long)others / 1000);
+}
+
+static void idle_workers_do_not_spin(void **state)
+{
+    (void)state;
+    check_idle(2); /* may spin, for a short while */
+    check_idle(8);
+}
+
+static void ranges_cover_everything(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {0, 1, 5, 16, 17, 100, 768}, grains[] = {1, 4, 16, 1000};
+    for (size_t s = 0; s < COUNT(sizes); s++)
+        for (size_t g = 0; g < COUNT(grains); g++)
+            for (size_t n = 1; n <= MAX_PARTS; n++) {
+                size_t at = 0, begin, end;
+                for (size_t p = 0; p < n; p++) {
+                    sl_work_range(sizes[s], grains[g], p, n, &begin, &end);
+                    assert_int_equal(begin, at);
+                    assert_true(end >= begin);
+                    assert_true(end % grains[g] == 0 || end == sizes[s]);
+                    at = end;
+                }
+                assert_int_equal(at, sizes[s]);
+            }
+}
+
+static void wrong_counts_are_refused(void **state)
+{
+    (void)state;
+    struct sl_workers *w = (struct sl_workers *)state; /* must stay as it is */
+    struct sl_error err;
+    assert_int_equal(sl_workers_open(&w, 0, &err), SL_E_INVALID_VALUE);
+    assert_string_equal(err.message, "threads: 0 is not in the range 1 to 1024");
+    assert_int_equal(sl_workers_open(&w, SL_MAX_THREADS + 1, &err), SL_E_INVALID_VALUE);
+    assert_int_equal(sl_workers_open(&w, SIZE_MAX, NULL), SL_E_INVALID_VALUE);
+    assert_ptr_equal(w, state);
+    sl_workers_close(NULL);
+}
+
+/* The address sanitizer says when something is not given back. */
+static void failed_allocations_are_survived(void **state)
+{
+    (void)state;
+    for (int64_t n = 0;; n++) {
+        struct sl_workers *w = NULL;
+        struct sl_error err = {.code = SL_OK};
+        sl_mem_fail_after(n);
+        enum sl_code rc = sl_workers_open(&w, 3, &err);
+        sl_mem_fail_after(-1);
+        if (rc == SL_OK) {
+            assert_true(n > 0); /* it does allocate */
+            sl_workers_close(w);
+            break;
+        }
+        assert_int_equal(rc, SL_E_NO_MEMORY);
+        assert_int_equal(err.code, SL_E_NO_MEMORY);
+        assert_null(w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_part_runs_once_a_call),
+        cmocka_unit_test(parts_see_each_others_writes),
+        cmocka_unit_test(sleepers_wake),
+        cmocka_unit_test(idle_workers_do_not_spin),
+        cmocka_unit_test(ranges_cover_everything),
+        cmocka_unit_test(wrong_counts_are_refused),
+        cmocka_unit_test(failed_allocations_are_survived),
+    };
+    return cmocka_run_group_tests_name("workers", tests, NULL, NULL);
+}
