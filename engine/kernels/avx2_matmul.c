@@ -112,7 +112,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum weig
         for (int p = 0; p < panels; p++) {
             const char *wp = w + (size_t)p * panel;
             _mm_prefetch(wp + AHEAD_BYTES / panels, _MM_HINT_T0);
-            tile_step(rows, panels > 1, type, &acc[p * rows], wp, x + k, ldx);
+            tile_step(rows, panels > 1, type, &acc[(size_t)p * (size_t)rows], wp, x + k, ldx);
         }
     }
 #pragma GCC unroll 6
