@@ -29,20 +29,24 @@ static const struct sl_option options[] = {
      ALL},
     {"threads", SL_OPTION_COUNT, AT(threads), "0", 0, 1024, NULL, "N",
      "Threads that compute; 0: one per core.", ALL},
-    {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|none",
-     "A token id that is fed to an empty session first. Without it, or with none, no token is.",
+    {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|eos|none",
+     "A token that is fed to an empty session first: its id, or the tokenizer's end token. Without "
+     "it none is, and the embedded model gets its own.",
      ALL},
     {"model-name", SL_OPTION_LIST, AT(model_names), NULL, 0, 0, NULL, "NAME",
      "A name that requests may give in `model`; the first is what responses say. Without it the "
      "file's name.",
      SL_CMD_SERVE},
     {"chat-template", SL_OPTION_STRING, AT(chat_template), NULL, 0, 0, NULL, "NAME",
-     "How messages become text: rwkv, rwkv-brief. Without it what suits the model.", ALL},
+     "How messages become text: rwkv, rwkv-brief. Without it what suits the model.", SL_CMD_SERVE},
     /* sessions and admission */
     {"sessions-in-memory", SL_OPTION_COUNT, AT(sessions_in_memory), "0", 0, 10e6, NULL, "N",
-     "Sessions whose states are in memory; 0: as many as --memory holds.", SL_CMD_SERVE},
+     "Sessions whose states are in memory; 0: as many as --memory holds, and where that is not "
+     "given either at most 1,024.",
+     SL_CMD_SERVE},
     {"memory", SL_OPTION_SIZE, AT(memory), "0", 0, 1024 * 1024 * GIB, NULL, "SIZE",
-     "Memory for states, where --sessions-in-memory is 0; 0: a part of what is free.",
+     "Memory for states, those of running turns among them; 0: a quarter of what is available, "
+     "at most 4 GiB.",
      SL_CMD_SERVE},
     {"max-running", SL_OPTION_COUNT, AT(max_running), "32", 1, 4096, NULL, "N",
      "Turns that run at once.", SL_CMD_SERVE},

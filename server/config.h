@@ -18,6 +18,7 @@
 enum sl_option_type {                   /* what the field at the row's offset is */
                       SL_OPTION_STRING, /* const char *; NULL where there is no default */
                       SL_OPTION_LIST,   /* struct sl_strings: repeatable, and comma-separated */
+                      SL_OPTION_TEXTS,  /* struct sl_strings: repeatable, each taken as it is */
                       SL_OPTION_COUNT,  /* uint64_t */
                       SL_OPTION_SIZE, /* uint64_t, bytes: 4096, 64KiB, 8MiB, 1GiB, 64KB (1000), … */
                       SL_OPTION_DURATION, /* uint64_t, milliseconds: 500ms, 120s, 5m, 1h */
@@ -85,7 +86,7 @@ struct sl_config {
     const char *chat_template;
     /* sessions and admission */
     uint64_t sessions_in_memory; /* 0: from the memory budget */
-    uint64_t memory;             /* bytes for states; 0: half of what is available */
+    uint64_t memory;             /* bytes for states; 0: see serve.c */
     uint64_t max_running;
     uint64_t max_waiting;
     uint64_t max_queued_prefill;

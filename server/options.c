@@ -174,25 +174,36 @@ static void clear_list(struct sl_strings *l)
     *l = (struct sl_strings){0};
 }
 
-static enum sl_code add_to_list(const struct target *t, const char *value, struct sl_error *err)
+static enum sl_code add_text(const struct target *t, const char *value, size_t n,
+                             struct sl_error *err)
 {
     struct sl_strings *l = (struct sl_strings *)(void *)t->field;
+    if (l->n == LIST_MAX)
+        return sl_fail(err, SL_E_USAGE, "%s: more than %d values", t->source, (int)LIST_MAX);
+    const char **v = sl_realloc(l->v, l->n + 1, sizeof *v);
+    char *s = v ? sl_strndup(value, n) : NULL;
+    l->v = v ? v : l->v;
+    if (!s)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the options");
+    l->v[l->n++] = s;
+    return SL_OK;
+}
+
+static enum sl_code add_to_list(const struct target *t, const char *value, struct sl_error *err)
+{
     while (*value) {
         size_t n = strcspn(value, ",");
-        if (n > 0) {
-            if (l->n == LIST_MAX)
-                return sl_fail(err, SL_E_USAGE, "%s: more than %d values", t->source,
-                               (int)LIST_MAX);
-            const char **v = sl_realloc(l->v, l->n + 1, sizeof *v);
-            char *s = v ? sl_strndup(value, n) : NULL;
-            l->v = v ? v : l->v;
-            if (!s)
-                return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the options");
-            l->v[l->n++] = s;
-        }
+        enum sl_code c = n > 0 ? add_text(t, value, n, err) : SL_OK;
+        if (c)
+            return c;
         value += n + (value[n] == ',');
     }
     return SL_OK;
+}
+
+static bool is_list(const struct sl_option *o)
+{
+    return o->type == SL_OPTION_LIST || o->type == SL_OPTION_TEXTS;
 }
 
 static enum sl_code set_value(const struct target *t, const char *value, struct sl_error *err)
@@ -205,6 +216,8 @@ static enum sl_code set_value(const struct target *t, const char *value, struct 
         return SL_OK;
     case SL_OPTION_LIST:
         return add_to_list(t, value, err);
+    case SL_OPTION_TEXTS:
+        return add_text(t, value, strlen(value), err);
     case SL_OPTION_COUNT:
     case SL_OPTION_SIZE:
     case SL_OPTION_DURATION:
@@ -223,11 +236,15 @@ static enum sl_code set_value(const struct target *t, const char *value, struct 
 
 static void set_default(const struct sl_option *o, char *field)
 {
-    static const size_t sizes[] = {
-        [SL_OPTION_STRING] = sizeof(char *),     [SL_OPTION_LIST] = sizeof(struct sl_strings),
-        [SL_OPTION_COUNT] = sizeof(uint64_t),    [SL_OPTION_SIZE] = sizeof(uint64_t),
-        [SL_OPTION_DURATION] = sizeof(uint64_t), [SL_OPTION_REAL] = sizeof(double),
-        [SL_OPTION_BOOL] = sizeof(bool),         [SL_OPTION_CHOICE] = sizeof(int)};
+    static const size_t sizes[] = {[SL_OPTION_STRING] = sizeof(char *),
+                                   [SL_OPTION_LIST] = sizeof(struct sl_strings),
+                                   [SL_OPTION_TEXTS] = sizeof(struct sl_strings),
+                                   [SL_OPTION_COUNT] = sizeof(uint64_t),
+                                   [SL_OPTION_SIZE] = sizeof(uint64_t),
+                                   [SL_OPTION_DURATION] = sizeof(uint64_t),
+                                   [SL_OPTION_REAL] = sizeof(double),
+                                   [SL_OPTION_BOOL] = sizeof(bool),
+                                   [SL_OPTION_CHOICE] = sizeof(int)};
     memset(field, 0, sizes[o->type]); /* NULL is all zeros on every machine this runs on */
     struct target t = {o, o->name, field};
     struct sl_error err;
@@ -244,7 +261,7 @@ static enum sl_code set_from_environment(const struct sl_option *o, char *field,
     const char *value = getenv(s.name); /* nobody sets it meanwhile: main thread, at start */
     if (!value || !*value)
         return SL_OK;
-    if (o->type == SL_OPTION_LIST)
+    if (is_list(o))
         clear_list((struct sl_strings *)(void *)field);
     struct target t = {o, s.name, field};
     return set_value(&t, value, err);
@@ -299,7 +316,7 @@ static enum sl_code take_option(const struct sl_option_set *sets, size_t n_sets,
     if (!value)
         return sl_fail(err, SL_E_USAGE, "--%s needs a value: %s", f.o->name,
                        f.o->arg ? f.o->arg : f.o->choices);
-    if (f.o->type == SL_OPTION_LIST && !seen[f.index])
+    if (is_list(f.o) && !seen[f.index])
         clear_list((struct sl_strings *)(void *)f.field); /* replaces what the environment gave */
     seen[f.index] = true;
     char source[64];
@@ -362,7 +379,7 @@ void sl_options_done(const struct sl_option_set *sets, size_t n_sets, struct sl_
 {
     for (size_t i = 0; i < n_sets; i++)
         for (size_t j = 0; j < sets[i].n; j++)
-            if (sets[i].rows[j].type == SL_OPTION_LIST)
+            if (is_list(&sets[i].rows[j]))
                 clear_list(
                     (struct sl_strings *)(void *)((char *)sets[i].dst + sets[i].rows[j].offset));
     if (args) {
@@ -396,10 +413,12 @@ static void print_option(const struct sl_option *o)
     char notes[256], min[32], max[32];
     struct source v = variable_of(o);
     const char *arg = o->arg ? o->arg : o->choices;
-    bool is_number = o->type != SL_OPTION_STRING && o->type != SL_OPTION_LIST &&
-                     o->type != SL_OPTION_BOOL && o->type != SL_OPTION_CHOICE;
+    bool is_number = o->type != SL_OPTION_STRING && !is_list(o) && o->type != SL_OPTION_BOOL &&
+                     o->type != SL_OPTION_CHOICE;
     printf("  --%s%s%s%s\n", o->name, arg ? " " : "", arg ? arg : "",
-           o->type == SL_OPTION_LIST ? "   (repeatable, or a comma list)" : "");
+           o->type == SL_OPTION_LIST    ? "   (repeatable, or a comma list)"
+           : o->type == SL_OPTION_TEXTS ? "   (repeatable)"
+                                        : "");
     print_wrapped(o->help);
     size_t n = (size_t)snprintf(notes, sizeof notes, "%s", v.name);
     if (o->dflt)

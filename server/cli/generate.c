@@ -34,7 +34,7 @@ static const struct sl_option rows[] = {
      .type = SL_OPTION_STRING,
      .offset = offsetof(struct options, prompt),
      .arg = "TEXT",
-     .help = "what the model continues",
+     .help = "What the model continues.",
      .commands = SL_CMD_GENERATE},
     {.name = "max-tokens",
      .type = SL_OPTION_COUNT,
@@ -43,7 +43,7 @@ static const struct sl_option rows[] = {
      .min = 0,
      .max = MAX_TOKENS,
      .arg = "N",
-     .help = "tokens to generate at most",
+     .help = "Tokens to generate at most.",
      .commands = SL_CMD_GENERATE},
     {.name = "temperature",
      .type = SL_OPTION_REAL,
@@ -52,7 +52,7 @@ static const struct sl_option rows[] = {
      .min = 0,
      .max = 100,
      .arg = "T",
-     .help = "0: always the most likely token",
+     .help = "0: always the most likely token.",
      .commands = SL_CMD_GENERATE},
     {.name = "top-p",
      .type = SL_OPTION_REAL,
@@ -61,7 +61,7 @@ static const struct sl_option rows[] = {
      .min = 1e-6,
      .max = 1,
      .arg = "P",
-     .help = "draw from the smallest set of tokens with this probability",
+     .help = "Draws from the smallest set of tokens that has this probability.",
      .commands = SL_CMD_GENERATE},
     {.name = "top-k",
      .type = SL_OPTION_COUNT,
@@ -70,19 +70,19 @@ static const struct sl_option rows[] = {
      .min = 0,
      .max = UINT32_MAX,
      .arg = "K",
-     .help = "draw from the K most likely tokens; 0: from all",
+     .help = "Draws from the K most likely tokens; 0: from all.",
      .commands = SL_CMD_GENERATE},
     {.name = "seed",
      .type = SL_OPTION_STRING,
      .offset = offsetof(struct options, seed),
      .arg = "N",
-     .help = "of the random numbers, 0 to 2^64-1; drawn where it is not given",
+     .help = "Of the random numbers, 0 to 2^64-1. Without it one is drawn.",
      .commands = SL_CMD_GENERATE},
     {.name = "stop",
-     .type = SL_OPTION_LIST,
+     .type = SL_OPTION_TEXTS,
      .offset = offsetof(struct options, stop),
      .arg = "TEXT",
-     .help = "ends the text, and is cut from it; may be given several times",
+     .help = "Ends the text, and is cut from it.",
      .commands = SL_CMD_GENERATE},
 };
 
@@ -95,7 +95,8 @@ struct job {
     void *state;
     struct sl_text_stream text;
     size_t n_shown;
-    enum sl_code code; /* of writing */
+    bool is_unwritten; /* stdout took no more */
+    enum sl_code code; /* why the turn was given up */
     struct sl_error err;
 };
 
@@ -149,14 +150,16 @@ static enum sl_code prepare_waking(struct sl_error *err)
 
 /* --- text out --------------------------------------------------------------------------------- */
 
-static enum sl_code write_all(const char *s, size_t n, struct sl_error *err)
+static enum sl_code write_all(struct job *j, const char *s, size_t n, struct sl_error *err)
 {
     while (n) {
         ssize_t k = write(STDOUT_FILENO, s, n);
         if (k < 0 && errno == EINTR)
             continue;
-        if (k < 0)
-            return sl_fail(err, SL_E_IO, "writing the text: %s", strerror(errno));
+        if (k < 0) {
+            j->is_unwritten = true;
+            return sl_fail(err, SL_E_IO, "the text cannot be written: %s", strerror(errno));
+        }
         s += k;
         n -= (size_t)k;
     }
@@ -172,7 +175,7 @@ static enum sl_code show(struct job *j, bool last, struct sl_error *err)
     if (c)
         return c;
     j->n_shown = n;
-    return write_all(text.s, text.n, err);
+    return write_all(j, text.s, text.n, err);
 }
 
 static void on_news(struct sl_turn *t, void *user, void *arg)
@@ -205,7 +208,7 @@ static enum sl_code run_turn(struct job *j, struct sl_error *err)
         *err = j->err;
         return j->code;
     }
-    return write_all("\n", 1, err);
+    return write_all(j, "\n", 1, err);
 }
 
 /* --- the turn --------------------------------------------------------------------------------- */
@@ -350,6 +353,8 @@ int sl_cli_generate(int argc, char **argv)
         c = generate(&j, &config, &err);
     if (c)
         rc = sl_cli_fail("generate", &err);
+    if (j.is_unwritten)
+        rc = SL_EXIT_FAILED; /* not a file that was to be read */
     job_done(&j);
 out:
     sl_options_done(sets, 2, &args);

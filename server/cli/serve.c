@@ -261,7 +261,8 @@ static void close_app(struct serving *s)
     }
     if (s->has_expiry)
         uv_close((uv_handle_t *)&app->expiry, NULL);
-    uv_run(loop, UV_RUN_DEFAULT);
+    while (uv_run(loop, UV_RUN_DEFAULT)) /* the end of sl_server_run() may still stop a run */
+        ;
     sl_sessions_close(app->sessions);
     sl_slab_close(app->slab);
     sl_cli_load_done(&s->loaded);
