@@ -182,7 +182,7 @@ static void interrupt_all(struct sl_engine *e, bool stopping)
     for (size_t i = 0; i < e->n_running; i++) {
         if (stopping)
             atomic_store(&e->running[i]->cancel, SL_FINISH_CANCELLED);
-        sl_turn_interrupt(e->running[i], now);
+        sl_turn_interrupt(e->running[i], &e->env, now);
     }
     retire_done(e);
 }

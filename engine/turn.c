@@ -43,6 +43,10 @@ static enum sl_code check_spec(const struct sl_turn_spec *s, size_t vocab, struc
                              s->logprobs, SL_TOP_LOGPROBS_MAX);
     enum sl_code c = check_ids("prompt", s->prompt, s->n_prompt, vocab, err);
     if (!c)
+        c = check_ids("held", s->held, s->n_held, vocab, err);
+    if (!c)
+        c = check_ids("generated", s->generated, s->n_generated, vocab, err);
+    if (!c)
         c = check_ids("stop_tokens", s->stop_tokens, s->n_stop_tokens, vocab, err);
     return c ? c : sl_sampling_check(&s->sampling, vocab, err);
 }
@@ -63,12 +67,14 @@ static bool copy_spec(struct sl_turn *t, const struct sl_turn_spec *s)
     t->spec.sampling.bias = copy_of(s->sampling.bias, s->sampling.n_bias, sizeof *s->sampling.bias);
     t->spec.stop_tokens = copy_of(s->stop_tokens, s->n_stop_tokens, sizeof *s->stop_tokens);
     t->spec.ring = s->ring ? copy_of(s->ring, 1, sizeof *s->ring) : NULL;
+    t->spec.generated = copy_of(s->generated, s->n_generated, sizeof *s->generated);
+    t->spec.held = copy_of(s->held, s->n_held, sizeof *s->held);
     /* A divided token's head can have more tokens than the one it was. Memory that is not reached
      * is not touched. */
     t->seq = sl_malloc((s->n_prompt + s->max_tokens + SL_TOKEN_BYTES_MAX) * sizeof *t->seq);
     if (s->logprobs >= 0)
         t->logprobs = sl_malloc((s->max_tokens + SL_TOKEN_BYTES_MAX) * sizeof *t->logprobs);
-    if (!t->spec.sampling.bias || !t->spec.stop_tokens || (s->ring && !t->spec.ring) || !t->seq ||
+    if (!t->spec.sampling.bias || !t->spec.stop_tokens || !t->spec.generated || !t->spec.held || (s->ring && !t->spec.ring) || !t->seq ||
         (s->logprobs >= 0 && !t->logprobs))
         return false;
     memcpy(t->seq, s->prompt, s->n_prompt * sizeof *t->seq);
@@ -112,6 +118,8 @@ void sl_turn_close(struct sl_turn *t)
     sl_free((void *)t->spec.sampling.bias);
     sl_free((void *)t->spec.stop_tokens);
     sl_free((void *)t->spec.ring);
+    sl_free((void *)t->spec.generated);
+    sl_free((void *)t->spec.held);
     sl_free(t->seq);
     sl_free(t->logprobs);
     sl_free(t);
@@ -133,22 +141,30 @@ static size_t prompt_end(const struct sl_turn *t)
     return t->spec.max_tokens ? t->n_prompt : t->n_prompt - 1;
 }
 
-static void finish(struct sl_turn *t, enum sl_finish reason, bool complete, int64_t now_us)
+/* The result; all of it is released but the last n_held tokens. */
+static void settle(struct sl_turn *t, enum sl_finish reason, bool complete, size_t n_held,
+                   int64_t now_us)
 {
     struct sl_turn_result *r = &t->result;
     const struct sl_state_header *h = t->states.live;
     r->finish = reason;
     r->complete = complete;
     r->n_tokens = complete ? t->n_seq - t->n_prompt : 0;
-    r->pending = t->seq[t->n_seq - 1];
+    r->n_held = n_held;
+    r->n_pending = t->n_seq - t->fed;
     r->tokens_seen = h->tokens_seen;
     r->draws = sl_sampler_draws(t->sampler);
     r->queue_us = t->started_us - t->created_us;
     r->prefill_us = (t->prefilled_us ? t->prefilled_us : now_us) - t->started_us;
     r->decode_us = t->prefilled_us ? now_us - t->prefilled_us : 0;
-    assert(!complete || !t->spec.keep_state || t->fed == t->n_seq - 1);
-    atomic_store_explicit(&t->released, r->n_tokens, memory_order_release);
+    atomic_store_explicit(&t->released, r->n_tokens - n_held, memory_order_release);
     t->phase = SL_TURN_DONE;
+}
+
+static void finish(struct sl_turn *t, enum sl_finish reason, bool complete, int64_t now_us)
+{
+    assert(!complete || !t->spec.keep_state || t->fed == t->n_seq - 1);
+    settle(t, reason, complete, 0, now_us);
 }
 
 static void fail(struct sl_turn *t, enum sl_code c, int64_t now_us)
@@ -164,7 +180,9 @@ void sl_turn_begin(struct sl_turn *t, const struct sl_turn_env *env, struct sl_s
     t->logits = logits;
     t->started_us = now_us;
     restart(t, env, t->states.base);
-    sl_sampler_start(sampler, &t->spec.sampling, t->spec.ring, 0);
+    sl_sampler_start(sampler, &t->spec.sampling, t->spec.ring, t->spec.draws);
+    for (size_t i = 0; i < t->spec.n_generated; i++)
+        sl_sampler_accept(sampler, t->spec.generated[i]);
     t->phase = SL_TURN_PREFILL;
     if (prompt_end(t) == 0) {
         t->prefilled_us = now_us;
@@ -363,14 +381,33 @@ void sl_turn_advance(struct sl_turn *t, const struct sl_turn_env *env, size_t ta
         take_token(t, env, now_us);
 }
 
-void sl_turn_interrupt(struct sl_turn *t, int64_t now_us)
+static void pause_turn(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us)
+{
+    size_t n_open = t->stops ? sl_stops_open_bytes(t->stops) : 0;
+    size_t n_done = t->n_seq - t->n_prompt;
+    if (t->phase == SL_TURN_DECODE && (n_open || n_done < t->spec.n_held)) {
+        for (; n_done < t->spec.n_held; n_done++)
+            t->seq[t->n_seq++] = t->spec.held[n_done];
+        restart(t, env, t->shadow_taken ? t->states.shadow : t->states.base);
+        t->fed = t->shadow_fed;
+    } else if (t->phase == SL_TURN_PREFILL) {
+        for (size_t i = 0; i < t->spec.n_held; i++)
+            t->seq[t->n_seq++] = t->spec.held[i];
+    }
+    settle(t, SL_FINISH_PAUSED, true, t->n_seq - t->n_prompt - sl_turn_released(t), now_us);
+}
+
+void sl_turn_interrupt(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us)
 {
     enum sl_finish reason = (enum sl_finish)atomic_load_explicit(&t->cancel, memory_order_relaxed);
     if (!reason && t->deadline_us && now_us >= t->deadline_us)
         reason = SL_FINISH_TIMEOUT;
     if (!reason || t->phase == SL_TURN_REPLAY || t->phase == SL_TURN_DONE)
         return; /* a turn in replay has ended already and only comes to rest */
-    finish(t, reason, t->phase == SL_TURN_DECODE, now_us);
+    if (reason == SL_FINISH_PAUSED)
+        pause_turn(t, env, now_us);
+    else
+        finish(t, reason, t->phase == SL_TURN_DECODE, now_us);
 }
 
 /* --- reading: the owner's thread -------------------------------------------------------------- */
@@ -383,6 +420,11 @@ size_t sl_turn_released(const struct sl_turn *t)
 const uint32_t *sl_turn_tokens(const struct sl_turn *t)
 {
     return t->seq + t->n_prompt;
+}
+
+const uint32_t *sl_turn_pending(const struct sl_turn *t)
+{
+    return t->seq + t->n_seq - t->result.n_pending;
 }
 
 const struct sl_token_logprobs *sl_turn_logprobs(const struct sl_turn *t)

@@ -23,6 +23,11 @@
  * pending, and the state must have seen i - 1 ≥ j tokens: the shadow has seen exactly j. An end
  * token in the place of i leaves i - 1 pending: the same.
  *
+ * A pause must leave a state from which every later cut can be reached. Without an open candidate
+ * that is the live state: its next token is the newest. With one it is the shadow, and all tokens
+ * since are pending; those that were not released (`held`) are chosen again, without a draw, when
+ * the turn goes on, so that the stop matcher, log probabilities and penalties come out the same.
+ *
  * A token that the cut divides is replaced by the tokens of its kept head, so that the state is the
  * one of a session that was fed the text which the client has; their log probabilities come from
  * the replay.
@@ -111,6 +116,6 @@ void sl_turn_choose(struct sl_turn *t, size_t take);
 void sl_turn_advance(struct sl_turn *t, const struct sl_turn_env *env, size_t take, int64_t now_us);
 
 /* Ends it now if a cancel was asked for or its time is over. */
-void sl_turn_interrupt(struct sl_turn *t, int64_t now_us);
+void sl_turn_interrupt(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us);
 
 #endif

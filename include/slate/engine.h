@@ -8,7 +8,9 @@
  *   after a cancel and also when the engine is closed.
  *
  * At rest a state has consumed every token of its conversation but the last; that one is *pending*
- * and is fed first by the next turn. The submitter puts it in front of the prompt. */
+ * and is fed first by the next turn. The submitter puts it in front of the prompt. A turn that was
+ * paused may leave more pending tokens: what it had not read yet, or what an open stop candidate
+ * may still take back (turn.h). */
 #ifndef SLATE_ENGINE_H
 #define SLATE_ENGINE_H
 
@@ -105,6 +107,14 @@ struct sl_turn_spec {
     int logprobs;    /* -1: none; 0 … SL_TOP_LOGPROBS_MAX alternatives a token */
     const struct sl_penalty_ring *ring; /* NULL: empty */
 
+    /* A turn that goes on after a pause; else all 0. `ring` is then the one before the turn. */
+    uint64_t draws;            /* random numbers drawn before */
+    const uint32_t *generated; /* generated and released before: they count for penalties */
+    size_t n_generated;
+    const uint32_t *held; /* generated before and not released: they come first, without a draw;
+                             max_tokens counts them */
+    size_t n_held;
+
     bool keep_state; /* false: nobody needs the state afterwards, it need not be at rest */
     void *user;
 };
@@ -167,9 +177,9 @@ SL_NODISCARD enum sl_code sl_engine_submit(struct sl_engine *e, struct sl_turn *
                                            const struct sl_turn_states *states,
                                            struct sl_error *err);
 
-/* Submitter's thread. The turn ends within one step, with `finish`: CANCELLED or PAUSED: what was
- * generated so far is kept and released; what is not wanted is not committed by the caller. Asking
- * again, or after DONE, does nothing. */
+/* Submitter's thread. The turn ends within one step, with `finish`: CANCELLED (what was generated is
+ * kept and released) or PAUSED (what was generated is kept, and what was released so far stays so;
+ * the turn can go on from there, byte for byte). Asking again, or after DONE, does nothing. */
 void sl_engine_cancel(struct sl_engine *e, struct sl_turn *t, enum sl_finish finish);
 
 /* Submitter's thread: calls news(t, user, arg) for every turn that has released tokens or is DONE
@@ -186,6 +196,8 @@ void sl_engine_wait(struct sl_engine *e);
  * no open stop candidate holds any of its bytes; released tokens never change. */
 size_t sl_turn_released(const struct sl_turn *t);
 const uint32_t *sl_turn_tokens(const struct sl_turn *t);
+/* After DONE: the result's n_pending tokens, to be fed first by the next turn. */
+const uint32_t *sl_turn_pending(const struct sl_turn *t);
 const struct sl_token_logprobs *sl_turn_logprobs(const struct sl_turn *t); /* NULL: not asked for */
 const struct sl_turn_result *sl_turn_result(const struct sl_turn *t);      /* NULL: not DONE */
 const char *sl_turn_error(const struct sl_turn *t); /* the message, when the result's code is one */
