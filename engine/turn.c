@@ -74,8 +74,8 @@ static bool copy_spec(struct sl_turn *t, const struct sl_turn_spec *s)
     t->seq = sl_malloc((s->n_prompt + s->max_tokens + SL_TOKEN_BYTES_MAX) * sizeof *t->seq);
     if (s->logprobs >= 0)
         t->logprobs = sl_malloc((s->max_tokens + SL_TOKEN_BYTES_MAX) * sizeof *t->logprobs);
-    if (!t->spec.sampling.bias || !t->spec.stop_tokens || !t->spec.generated || !t->spec.held || (s->ring && !t->spec.ring) || !t->seq ||
-        (s->logprobs >= 0 && !t->logprobs))
+    if (!t->spec.sampling.bias || !t->spec.stop_tokens || !t->spec.generated || !t->spec.held ||
+        (s->ring && !t->spec.ring) || !t->seq || (s->logprobs >= 0 && !t->logprobs))
         return false;
     memcpy(t->seq, s->prompt, s->n_prompt * sizeof *t->seq);
     t->n_prompt = t->n_seq = s->n_prompt;
@@ -251,6 +251,15 @@ void sl_turn_segment(const struct sl_turn *t, size_t take, struct sl_segment *re
                                .n_logits = logits};
 }
 
+/* It was chosen before the pause. */
+static void choose_held(struct sl_turn *t, uint32_t token, struct sl_token_logprobs *lp)
+{
+    t->chosen = token;
+    t->chosen_code = SL_OK;
+    if (lp)
+        t->chosen_code = sl_sampler_logprobs(t->sampler, t->logits, token, t->spec.logprobs, lp);
+}
+
 void sl_turn_choose(struct sl_turn *t, size_t take)
 {
     if (!gives_logits(t, take)) {
@@ -260,8 +269,13 @@ void sl_turn_choose(struct sl_turn *t, size_t take)
         t->chosen_code = sl_sampler_logprobs(t->sampler, t->logits, t->seq[i], t->spec.logprobs,
                                              &t->logprobs[i - t->n_prompt]);
     } else {
-        struct sl_token_logprobs *lp = t->logprobs ? &t->logprobs[t->n_seq - t->n_prompt] : NULL;
-        t->chosen_code = sl_sampler_choose(t->sampler, t->logits, t->spec.logprobs, &t->chosen, lp);
+        size_t i = t->n_seq - t->n_prompt;
+        struct sl_token_logprobs *lp = t->logprobs ? &t->logprobs[i] : NULL;
+        if (i < t->spec.n_held)
+            choose_held(t, t->spec.held[i], lp);
+        else
+            t->chosen_code =
+                sl_sampler_choose(t->sampler, t->logits, t->spec.logprobs, &t->chosen, lp);
     }
 }
 

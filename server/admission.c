@@ -175,23 +175,24 @@ static enum sl_code own_spec(struct sl_run *r, struct sl_error *err)
     return SL_OK;
 }
 
-/* Pending or begin token, then room for the prompt. */
+/* Pending tokens or the begin token, then room for the prompt. */
 static enum sl_code lead(struct sl_run *r, struct sl_error *err)
 {
     const struct sl_run_spec *s = &r->spec;
-    size_t n = s->text ? s->text->n : s->n_tokens;
-    r->tokens = sl_malloc((n + 1) * sizeof *r->tokens);
+    const struct sl_session *session = r->session;
+    size_t n = s->text ? s->text->n : s->n_tokens, n_pending = session ? session->n_pending : 0;
+    r->tokens = sl_malloc((n_pending + 1 + n) * sizeof *r->tokens);
     if (!r->tokens)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", n);
-    if (r->session && r->session->has_pending) {
-        r->tokens[r->n_tokens++] = r->session->pending;
-        r->n_lead = 1;
+    if (n_pending) {
+        memcpy(r->tokens, session->pending, n_pending * sizeof *r->tokens);
+        r->n_tokens = r->n_lead = n_pending;
     } else if (r->ts->opt.begin_token >= 0) {
         r->tokens[r->n_tokens++] = (uint32_t)r->ts->opt.begin_token;
     } else if (!n) {
         return sl_fail_param(err, SL_E_INVALID_VALUE, "prompt",
                              "the prompt is empty and there is nothing to continue: %s",
-                             s->session ? "the session is empty" : "no session was given");
+                             session ? "the session is empty" : "no session was given");
     }
     return SL_OK;
 }

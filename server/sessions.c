@@ -41,6 +41,7 @@ static void free_session(struct sl_sessions *ss, struct sl_session *s)
 {
     assert(!s->lease);
     sl_slab_unref(ss->slab, s->state);
+    sl_free(s->pending);
     sl_free(s->ring);
     sl_free(s->metadata);
     sl_free(s->tenant);
@@ -199,23 +200,38 @@ out:
     return c;
 }
 
+static uint32_t *copy_ids(const uint32_t *ids, size_t n)
+{
+    uint32_t *copy = sl_malloc(n * sizeof *copy);
+    if (copy)
+        memcpy(copy, ids, n * sizeof *copy);
+    return copy;
+}
+
 enum sl_code sl_sessions_fork(struct sl_sessions *ss, const struct sl_session *from, const char *id,
                               bool has_ttl, int64_t ttl_s, struct sl_text metadata,
                               struct sl_session **ret, struct sl_error *err)
 {
     struct sl_session *s;
     struct sl_penalty_ring *ring = NULL;
+    uint32_t *pending = NULL;
+    enum sl_code c = SL_OK;
     if (!metadata.s && from->metadata)
         metadata = (struct sl_text){from->metadata, from->n_metadata};
+    if (from->n_pending)
+        pending = copy_ids(from->pending, from->n_pending);
     if (from->ring) {
         ring = sl_malloc(sizeof *ring);
-        if (!ring)
-            return sl_fail(err, SL_E_NO_MEMORY, "no memory for a session");
-        *ring = *from->ring;
+        if (ring)
+            *ring = *from->ring;
     }
-    enum sl_code c =
-        sl_sessions_create(ss, from->tenant, id, has_ttl ? ttl_s : from->ttl_s, metadata, &s, err);
+    if ((from->n_pending && !pending) || (from->ring && !ring))
+        c = sl_fail(err, SL_E_NO_MEMORY, "no memory for a session");
+    if (!c)
+        c = sl_sessions_create(ss, from->tenant, id, has_ttl ? ttl_s : from->ttl_s, metadata, &s,
+                               err);
     if (c) {
+        sl_free(pending);
         sl_free(ring);
         return c;
     }
@@ -224,8 +240,8 @@ enum sl_code sl_sessions_fork(struct sl_sessions *ss, const struct sl_session *f
     s->state = from->state;
     s->version = from->version;
     s->tokens_seen = from->tokens_seen;
-    s->has_pending = from->has_pending;
-    s->pending = from->pending;
+    s->pending = pending;
+    s->n_pending = from->n_pending;
     s->ring = ring;
     *ret = s;
     return SL_OK;
@@ -282,22 +298,25 @@ void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
 }
 
 enum sl_code sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, void *state,
-                                uint64_t tokens_seen, uint32_t pending,
+                                uint64_t tokens_seen, const uint32_t *pending, size_t n_pending,
                                 const struct sl_penalty_ring *ring, struct sl_error *err)
 {
-    assert(s->lease && state && state != s->state);
-    if (ring->n && !s->ring) {
-        s->ring = sl_malloc(sizeof *s->ring);
-        if (!s->ring)
-            return sl_fail(err, SL_E_NO_MEMORY, "no memory for the session's penalty ring");
+    assert(s->lease && state && state != s->state && n_pending > 0);
+    uint32_t *ids = copy_ids(pending, n_pending);
+    if (ring->n && !s->ring)
+        s->ring = sl_calloc(1, sizeof *s->ring);
+    if (!ids || (ring->n && !s->ring)) {
+        sl_free(ids);
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for what the session remembers of a turn");
     }
     if (s->ring)
         *s->ring = *ring;
+    sl_free(s->pending);
+    s->pending = ids;
+    s->n_pending = n_pending;
     sl_slab_unref(ss->slab, s->state);
     s->state = state;
     s->tokens_seen = tokens_seen;
-    s->has_pending = true;
-    s->pending = pending;
     s->version++;
     sl_sessions_give_back(ss, s);
     return SL_OK;

@@ -32,8 +32,8 @@ struct sl_session {
     /* At rest: what the last commit left. */
     void *state;                  /* a reference to a slot; NULL: the initial state */
     uint64_t tokens_seen;         /* consumed by the state */
-    bool has_pending;             /* false: the session is empty */
-    uint32_t pending;             /* fed first by the next turn */
+    uint32_t *pending;            /* what the state has not consumed: fed first by the next turn */
+    size_t n_pending;             /* 0: the session is empty; else usually 1 (see engine.h) */
     struct sl_penalty_ring *ring; /* NULL: empty */
 
     int64_t created_at, used_at;
@@ -86,10 +86,11 @@ SL_NODISCARD enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s);
 
 /* What a turn leaves: the registry takes over the reference `state`; version + 1; the lease ends.
- * `ring` is copied where it is not empty; without memory for it: NO_MEMORY, nothing is changed and
+ * Pending tokens and ring are copied; without memory for them: NO_MEMORY, nothing is changed and
  * the lease stays. */
 SL_NODISCARD enum sl_code sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s,
-                                             void *state, uint64_t tokens_seen, uint32_t pending,
+                                             void *state, uint64_t tokens_seen,
+                                             const uint32_t *pending, size_t n_pending,
                                              const struct sl_penalty_ring *ring,
                                              struct sl_error *err);
 

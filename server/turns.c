@@ -266,8 +266,8 @@ static void commit(struct sl_run *r, const struct sl_turn_result *t)
     if (!s || t->code || !t->complete || r->roll_back)
         return;
     sl_turn_ring(r->turn, &ring);
-    if (sl_sessions_commit(r->ts->sessions, s, r->live, t->tokens_seen, t->pending, &ring,
-                           &r->result.error))
+    if (sl_sessions_commit(r->ts->sessions, s, r->live, t->tokens_seen, sl_turn_pending(r->turn),
+                           t->n_pending, &ring, &r->result.error))
         return; /* rolled back by release() */
     r->result.version = s->version;
     r->result.committed = true;

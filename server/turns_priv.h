@@ -16,8 +16,8 @@ struct sl_run {
     struct sl_run_spec spec; /* its pointers are valid in start, or into `owned` */
     char *owned;
     struct sl_session *session; /* while it has the lease */
-    uint32_t *tokens; /* pending or begin token, then the prompt; NULL once a turn has them */
-    size_t n_lead;    /* 1 when a pending token comes first */
+    uint32_t *tokens; /* pending or begin tokens, then the prompt; NULL once a turn has them */
+    size_t n_lead;    /* how many of them were pending */
     size_t n_tokens;
     size_t queued; /* prompt tokens counted in the queue */
     struct sl_turn *turn;

@@ -128,7 +128,9 @@ struct sl_turn_result {
     int stop_index;       /* which stop string ended it, else -1 */
     int64_t stop_token;   /* which stop or end token ended it, else -1 */
     uint64_t tokens_seen; /* consumed by the state in `live` since the conversation began */
-    uint32_t pending;     /* the token to feed first by the next turn */
+    size_t n_pending;     /* what the state has not consumed: the last so many of the prompt and the
+                             n_tokens; 1 but after a pause */
+    size_t n_held;        /* PAUSED: the last so many tokens are generated and not released */
     uint64_t draws;       /* random numbers drawn: with the seed, the generator's whole state */
     uint64_t computed_tokens; /* rows that went through the model for it */
     int64_t queue_us, prefill_us, decode_us;
@@ -177,9 +179,9 @@ SL_NODISCARD enum sl_code sl_engine_submit(struct sl_engine *e, struct sl_turn *
                                            const struct sl_turn_states *states,
                                            struct sl_error *err);
 
-/* Submitter's thread. The turn ends within one step, with `finish`: CANCELLED (what was generated is
- * kept and released) or PAUSED (what was generated is kept, and what was released so far stays so;
- * the turn can go on from there, byte for byte). Asking again, or after DONE, does nothing. */
+/* Submitter's thread. The turn ends within one step, with `finish`: CANCELLED (what was generated
+ * is kept and released) or PAUSED (what was generated is kept, and what was released so far stays
+ * so; the turn can go on from there, byte for byte). Asking again, or after DONE, does nothing. */
 void sl_engine_cancel(struct sl_engine *e, struct sl_turn *t, enum sl_finish finish);
 
 /* Submitter's thread: calls news(t, user, arg) for every turn that has released tokens or is DONE

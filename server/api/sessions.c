@@ -118,7 +118,7 @@ static enum sl_code start_reading(struct sl_exchange *ex, struct sl_session *s,
     enum sl_code c = SL_OK;
     sl_buf_init(&rendered, sl_app_rendered_max(app));
     if (in->kind == SL_INPUT_MESSAGES) {
-        sl_chat_render(&rendered, app->chat, in->messages, in->n_messages, s->has_pending, false);
+        sl_chat_render(&rendered, app->chat, in->messages, in->n_messages, s->n_pending > 0, false);
         text = (struct sl_text){.s = rendered.data, .n = rendered.len};
         c = sl_buf_code(&rendered, err);
     }

@@ -79,7 +79,8 @@ static void assert_at_rest(const struct sl_turn_spec *spec, const void *base,
     assert_int_equal(o->result->code, SL_OK);
     assert_true(o->result->complete);
     fed(spec, base, sl_turn_tokens(o->turn), o->result->n_tokens, &want);
-    assert_int_equal(o->result->pending, want.result->pending);
+    assert_int_equal(o->result->n_pending, 1);
+    assert_int_equal(*sl_turn_pending(o->turn), *sl_turn_pending(want.turn));
     assert_int_equal(o->result->tokens_seen, want.result->tokens_seen);
     assert_memory_equal(o->live, want.live, stand.state_bytes);
     outcome_done(&stand, &want);
@@ -189,7 +190,7 @@ static void test_an_empty_prompt_continues(void **state)
         spec.max_tokens = n;
         stand_run(&stand, &spec, NULL, &first);
         struct sl_turn_spec next = spec;
-        next.prompt = &first.result->pending;
+        next.prompt = sl_turn_pending(first.turn);
         next.n_prompt = 1;
         next.max_tokens = 50 - n;
         stand_run(&stand, &next, first.live, &second);
@@ -197,7 +198,7 @@ static void test_an_empty_prompt_continues(void **state)
         assert_memory_equal(sl_turn_tokens(second.turn), sl_turn_tokens(whole.turn) + n,
                             (50 - n) * 4);
         assert_memory_equal(second.live, whole.live, stand.state_bytes);
-        assert_int_equal(second.result->pending, whole.result->pending);
+        assert_int_equal(*sl_turn_pending(second.turn), *sl_turn_pending(whole.turn));
         outcome_done(&stand, &first);
         outcome_done(&stand, &second);
     }
@@ -364,7 +365,7 @@ static void test_the_end_token_ends(void **state)
     stand_run(&stand, &spec, NULL, &o);
     assert_int_equal(o.result->finish, SL_FINISH_EOS);
     assert_int_equal(o.result->n_tokens, 0);
-    assert_int_equal(o.result->pending, ids[spec.n_prompt - 1]);
+    assert_int_equal(*sl_turn_pending(o.turn), ids[spec.n_prompt - 1]);
     assert_at_rest(&spec, NULL, &o);
     outcome_done(&stand, &o);
     free(ids);
@@ -383,7 +384,7 @@ static void test_reading_only(void **state)
     spec.n_prompt = 1; /* nothing to compute at all */
     stand_run(&stand, &spec, o.live, &one);
     assert_int_equal(one.result->computed_tokens, 0);
-    assert_int_equal(one.result->pending, ids[0]);
+    assert_int_equal(*sl_turn_pending(one.turn), ids[0]);
     assert_memory_equal(one.live, o.live, stand.state_bytes);
     outcome_done(&stand, &one);
     outcome_done(&stand, &o);
@@ -541,7 +542,130 @@ static void test_timeout_commits(void **state)
     free(ids);
 }
 
-/* With everything counted in and out of the engine, closing ends what runs. */
+/* --- pause ------------------------------------------------------------------------------------ */
+
+static void pause_late(struct sl_turn *t, void *user, void *arg)
+{
+    struct watch *w = arg;
+    struct outcome *o = user;
+    o->result = sl_turn_result(t);
+    if (!o->result && sl_turn_released(t) >= w->cancel_at)
+        sl_engine_cancel(stand.engine, t, SL_FINISH_PAUSED);
+}
+
+/* What a client has of a turn that is paused again and again. */
+struct pieces {
+    uint32_t tokens[256];
+    struct sl_logprob chosen[256];
+    size_t n, n_pauses, n_with_held;
+};
+
+static void take_piece(struct pieces *p, const struct outcome *o)
+{
+    size_t n = sl_turn_released(o->turn);
+    memcpy(p->tokens + p->n, sl_turn_tokens(o->turn), n * 4);
+    for (size_t i = 0; i < n; i++)
+        p->chosen[p->n + i] = sl_turn_logprobs(o->turn)[i].chosen;
+    p->n += n;
+}
+
+/* Runs a turn to its end with a pause after every `every` tokens or so (0: at once), each time from
+ * nothing but what a pause leaves. The last outcome is left in *o. */
+static void run_in_pieces(const struct sl_turn_spec *whole, size_t every, struct pieces *p,
+                          struct outcome *o)
+{
+    struct sl_turn_spec spec = *whole;
+    struct outcome before = {0};
+    uint32_t *prompt = NULL, *held = NULL;
+    memset(p, 0, sizeof *p);
+    for (;;) {
+        struct watch w = {o, every};
+        stand_start(&stand, &spec, before.live, o);
+        if (!every)
+            sl_engine_cancel(stand.engine, o->turn, SL_FINISH_PAUSED);
+        while (!o->result) {
+            sl_engine_wait(stand.engine);
+            sl_engine_poll(stand.engine, pause_late, &w);
+        }
+        take_piece(p, o);
+        if (before.turn)
+            outcome_done(&stand, &before);
+        if (o->result->finish != SL_FINISH_PAUSED)
+            break;
+        const struct sl_turn_result *r = o->result;
+        const uint32_t *pending = sl_turn_pending(o->turn);
+        size_t n_read = r->n_pending - r->n_held;
+        free(prompt);
+        free(held);
+        prompt = malloc((n_read + 1) * sizeof *prompt);
+        held = malloc((r->n_held + 1) * sizeof *held);
+        memcpy(prompt, pending, n_read * sizeof *prompt);
+        memcpy(held, pending + n_read, r->n_held * sizeof *held);
+        spec.prompt = prompt;
+        spec.n_prompt = n_read;
+        spec.max_tokens -= r->n_tokens - r->n_held;
+        spec.draws = r->draws;
+        spec.generated = p->tokens;
+        spec.n_generated = p->n;
+        spec.held = held;
+        spec.n_held = r->n_held;
+        p->n_pauses++;
+        p->n_with_held += r->n_held > 0;
+        every = every ? every : 1;
+        before = *o;
+    }
+    free(prompt);
+    free(held);
+}
+
+static void test_a_paused_turn_goes_on_byte_for_byte(void **state)
+{
+    (void)state;
+    uint64_t seed = 77;
+    size_t n_pauses = 0, n_with_held = 0, n_stopped = 0;
+    for (int round = 0; round < 80; round++) {
+        uint32_t *ids;
+        struct sl_turn_spec spec = spec_of(story, 64, &ids);
+        struct sl_penalty_ring ring = {.n = 3, .tokens = {300, 400, 500}};
+        struct outcome whole, o;
+        struct pieces p;
+        spec.sampling.seed = next_random(&seed);
+        spec.sampling.frequency_penalty = round % 2 ? 0.7f : 0;
+        spec.sampling.penalty_decay = round % 4 ? 1 : 0.9f;
+        spec.sampling.penalty_last_n = round % 3 ? 0 : 20;
+        spec.ring = &ring;
+        spec.logprobs = 1;
+        /* one that opens a candidate at every blank and is complete at last, more or less often */
+        struct sl_stop stop[2] = {{(const unsigned char *)" the dog", round % 5 ? 8 : 5},
+                                  {(const unsigned char *)"e the dog", 9}};
+        spec.stops = stop;
+        spec.n_stops = 2;
+        stand_run(&stand, &spec, NULL, &whole);
+        run_in_pieces(&spec, (size_t)round % 8, &p, &o);
+        assert_int_equal(o.result->finish, whole.result->finish);
+        assert_int_equal(p.n, whole.result->n_tokens);
+        assert_memory_equal(p.tokens, sl_turn_tokens(whole.turn), p.n * 4);
+        for (size_t i = 0; i < p.n; i++)
+            assert_memory_equal(&p.chosen[i], &sl_turn_logprobs(whole.turn)[i].chosen,
+                                sizeof p.chosen[i]);
+        assert_int_equal(o.result->tokens_seen, whole.result->tokens_seen);
+        assert_int_equal(*sl_turn_pending(o.turn), *sl_turn_pending(whole.turn));
+        assert_memory_equal(o.live, whole.live, stand.state_bytes);
+        n_pauses += p.n_pauses;
+        n_with_held += p.n_with_held;
+        n_stopped += whole.result->finish == SL_FINISH_STOP;
+        outcome_done(&stand, &o);
+        outcome_done(&stand, &whole);
+        free(ids);
+    }
+    print_message("%zu pauses, %zu with an open candidate, %zu stopped\n", n_pauses, n_with_held,
+                  n_stopped);
+    assert_true(n_pauses > 300);
+    assert_true(n_with_held > 30);
+    assert_true(n_stopped > 5);
+}
+
+/* Closing ends what runs. */
 static void test_close_ends_all(void **state)
 {
     (void)state;
@@ -681,6 +805,7 @@ int main(void)
         cmocka_unit_test(test_cancel_keeps_what_was_generated),
         cmocka_unit_test(test_cancel_in_prefill),
         cmocka_unit_test(test_timeout_commits),
+        cmocka_unit_test(test_a_paused_turn_goes_on_byte_for_byte),
         cmocka_unit_test(test_close_ends_all),
         cmocka_unit_test(test_bad_specs_are_named),
         cmocka_unit_test(test_every_allocation_may_fail),
