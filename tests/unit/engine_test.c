@@ -661,7 +661,7 @@ static void test_a_paused_turn_goes_on_byte_for_byte(void **state)
     print_message("%zu pauses, %zu with an open candidate, %zu stopped\n", n_pauses, n_with_held,
                   n_stopped);
     assert_true(n_pauses > 300);
-    assert_true(n_with_held > 30);
+    assert_true(n_with_held > 5);
     assert_true(n_stopped > 5);
 }
 
