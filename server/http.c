@@ -54,6 +54,8 @@ static int on_value(llhttp_t *l, const char *at, size_t n)
 static int on_body(llhttp_t *l, const char *at, size_t n)
 {
     struct sl_http *p = l->data;
+    if (n == 0) /* asked without bytes in the middle of a body */
+        return 0;
     p->data = at;
     p->n_data = n;
     return HPE_PAUSED; /* so that the caller gets one piece at a time */
@@ -240,6 +242,16 @@ static void terminate(struct sl_http_head *h)
     }
 }
 
+/* METHOD SP target SP HTTP/1.x CR LF and nothing more: llhttp takes further spaces. */
+static bool request_line_is_exact(const struct sl_http *p)
+{
+    const struct sl_http_head *h = p->head;
+    size_t n_method = strlen(llhttp_method_name((llhttp_method_t)p->parser.method));
+    const char *version = h->target + h->n_target + 1;
+    return h->target == p->block + n_method + 1 && version + 10 <= p->block + p->n_block &&
+           memcmp(version - 1, " HTTP/1.", 8) == 0 && memcmp(version + 8, "\r\n", 2) == 0;
+}
+
 /* The collected head, in one piece, through llhttp. */
 static enum sl_code read_head(struct sl_http *p)
 {
@@ -259,7 +271,14 @@ static enum sl_code read_head(struct sl_http *p)
         return sl_fail(&p->err, SL_E_BAD_REQUEST,
                        "HTTP/%u.%u is not spoken here; HTTP/1.1 and 1.0 are",
                        (unsigned)p->parser.http_major, (unsigned)p->parser.http_minor);
+    if (!request_line_is_exact(p))
+        return sl_fail(&p->err, SL_E_BAD_REQUEST,
+                       "the request line must be a method, a target and a version with one space "
+                       "between them");
     terminate(h);
+    for (size_t i = 0; i < h->n_headers; i++)
+        if (h->headers[i].n_name == 0)
+            return sl_fail(&p->err, SL_E_BAD_REQUEST, "a header has no name");
     h->method = p->parser.method;
     h->minor = p->parser.http_minor;
     h->keep_alive = llhttp_should_keep_alive(&p->parser);

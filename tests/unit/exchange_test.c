@@ -1,0 +1,616 @@
+/* exchange_test.c: what handlers may rely on: one end, events, backlog, streams, aborts. On a
+ * transport of memory; expected bytes are written out by hand from RFC 9112. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "tests/support/wire.h"
+
+struct fixture {
+    struct sl_config config;
+    struct sl_conn_env env;
+    struct wire w;
+    struct sl_exchange *held; /* of /hold and /stream */
+    unsigned aborts, writables, releases;
+    bool end_in_abort, write_when_writable;
+};
+
+static struct fixture f;
+
+/* --- handlers --------------------------------------------------------------------------------- */
+
+static void on_abort(struct sl_exchange *ex, void *user)
+{
+    assert_ptr_equal(user, &f);
+    assert_true(sl_exchange_aborted(ex));
+    f.aborts++;
+    if (f.end_in_abort) {
+        sl_exchange_end(ex);
+        f.held = NULL;
+    }
+}
+
+static void on_writable(struct sl_exchange *ex, void *user)
+{
+    assert_ptr_equal(user, &f);
+    f.writables++;
+    if (f.write_when_writable)
+        (void)sl_exchange_write(ex, "more", 4);
+}
+
+static const struct sl_exchange_events events = {.abort = on_abort, .writable = on_writable};
+
+static void get_hello(struct sl_exchange *ex)
+{
+    sl_exchange_reply(ex, 200, "text/plain", "hello", 5);
+}
+
+static void post_echo(struct sl_exchange *ex)
+{
+    size_t n;
+    const char *body = sl_exchange_body(ex, &n);
+    assert_int_equal(body[n], '\0');
+    sl_exchange_add_header(ex, "X-Length", "%zu", n);
+    sl_exchange_reply(ex, 201, "application/json", body, n);
+}
+
+static void get_hold(struct sl_exchange *ex)
+{
+    assert_null(f.held);
+    f.held = ex;
+    sl_exchange_on(ex, &events, &f);
+}
+
+static void get_stream(struct sl_exchange *ex)
+{
+    get_hold(ex);
+    sl_exchange_stream(ex, 200, "text/event-stream", ": ping\n\n");
+}
+
+static void count_release(void *arg)
+{
+    assert_ptr_equal(arg, &f);
+    f.releases++;
+}
+
+static void get_borrowed(struct sl_exchange *ex)
+{
+    static char big[6000];
+    memset(big, 'b', sizeof big);
+    sl_exchange_reply_ref(ex, 200, "text/plain", big, sizeof big, count_release, &f);
+}
+
+static void get_item(struct sl_exchange *ex)
+{
+    char text[256];
+    const char *q = sl_exchange_query(ex, "q"), *none = sl_exchange_query(ex, "none");
+    int n =
+        snprintf(text, sizeof text, "%s|%s|%s|%s|%s", sl_exchange_param(ex, "id"), q ? q : "(none)",
+                 none ? none : "(none)",
+                 sl_exchange_header(ex, "x-thing") ? sl_exchange_header(ex, "X-Thing") : "(none)",
+                 sl_exchange_path(ex));
+    sl_exchange_reply(ex, 200, "text/plain", text, (size_t)n);
+}
+
+static void get_busy(struct sl_exchange *ex)
+{
+    struct sl_error err;
+    (void)sl_fail(&err, SL_E_SERVER_FULL, "no \"room\"");
+    sl_exchange_fail(ex, &err);
+}
+
+static const struct sl_route routes[] = {
+    {SL_GET, "/hello", SL_ROLE_USER, 0, SL_BODY_NONE, get_hello},
+    {SL_POST, "/echo", SL_ROLE_USER, 0, SL_BODY_JSON, post_echo},
+    {SL_GET, "/hold", SL_ROLE_USER, 0, SL_BODY_NONE, get_hold},
+    {SL_POST, "/hold", SL_ROLE_USER, 0, SL_BODY_JSON, get_hold},
+    {SL_GET, "/stream", SL_ROLE_USER, 0, SL_BODY_NONE, get_stream},
+    {SL_GET, "/borrowed", SL_ROLE_USER, 0, SL_BODY_NONE, get_borrowed},
+    {SL_GET, "/items/{id}", SL_ROLE_USER, 0, SL_BODY_NONE, get_item},
+    {SL_GET, "/busy", SL_ROLE_USER, 0, SL_BODY_NONE, get_busy},
+};
+
+static int setup(void **state)
+{
+    (void)state;
+    f = (struct fixture){.end_in_abort = false};
+    wire_config(&f.config);
+    wire_env(&f.env, &f.config);
+    sl_router_add(&f.env.router, routes, sizeof routes / sizeof *routes);
+    wire_open(&f.w, &f.env);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    wire_close(&f.w);
+    assert_int_equal((int)f.env.metrics.value[SL_M_IN_FLIGHT], 0);
+    assert_int_equal(f.env.body_bytes, 0);
+    wire_env_done(&f.env);
+    return 0;
+}
+
+#define HOST "Host: localhost\r\n"
+#define ID(n) "X-Request-Id: req-test-" #n "\r\n"
+#define HELLO(n)                                                                                   \
+    "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(n) "\r\nhello"
+
+/* --- whole responses -------------------------------------------------------------------------- */
+
+static void test_a_reply_byte_for_byte(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_string_equal(f.w.out, HELLO(0));
+    wire_clear(&f.w);
+    wire_puts(&f.w, "POST /echo HTTP/1.1\r\n" HOST "X-Request-Id: mine\r\n"
+                    "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
+    assert_string_equal(f.w.out,
+                        "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\n"
+                        "Content-Length: 2\r\nX-Request-Id: mine\r\nX-Length: 2\r\n\r\n{}");
+    wire_clear(&f.w);
+    wire_puts(&f.w, "GET /busy HTTP/1.1\r\n" HOST "\r\n");
+    assert_string_equal(
+        f.w.out, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+                 "Content-Length: 91\r\n" ID(
+                     1) "Retry-After: 1\r\n\r\n"
+                        "{\"error\":{\"message\":\"no \\\"room\\\"\",\"type\":\"server_error\","
+                        "\"param\":null,\"code\":\"server_full\"}}");
+    assert_false(f.w.closed);
+}
+
+static void test_head_has_the_length_and_no_body(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "HEAD /hello HTTP/1.1\r\n" HOST "\r\nHEAD /borrowed HTTP/1.1\r\n" HOST "\r\n");
+    assert_string_equal(f.w.out,
+                        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(
+                            0) "\r\nHTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
+                               "Content-Length: 6000\r\n" ID(1) "\r\n");
+    assert_int_equal(f.releases, 1);
+    wire_clear(&f.w);
+    wire_puts(&f.w, "HEAD /busy HTTP/1.1\r\n" HOST "\r\n");
+    assert_string_equal(
+        f.w.out, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: "
+                 "application/json\r\nContent-Length: 91\r\n" ID(2) "Retry-After: 1\r\n\r\n");
+    wire_clear(&f.w);
+    wire_puts(&f.w, "HEAD /stream HTTP/1.1\r\n" HOST "\r\n");
+    assert_true(sl_exchange_write(f.held, "x", 1));
+    sl_exchange_end(f.held);
+    wire_loop(&f.w);
+    assert_string_equal(f.w.out, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                                 "Transfer-Encoding: chunked\r\n" ID(3) "\r\n");
+}
+
+static void test_path_parameters_and_query(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /items/a%2Fb%C3%A9?x=1&q=one+two%26&none HTTP/1.1\r\n" HOST
+                    "x-thing:   of value \t\r\n\r\n");
+    assert_non_null(strstr(f.w.out, "\r\n\r\na/b\xc3\xa9|one two&||of value|/items/a%2Fb%C3%A9"));
+    wire_clear(&f.w);
+    wire_puts(&f.w, "GET /items/x?q=first&q=second HTTP/1.1\r\n" HOST "\r\n");
+    assert_non_null(strstr(f.w.out, "\r\n\r\nx|first|(none)|(none)|/items/x"));
+    static const char *const bad[] = {"/items/%",      "/items/%4",      "/items/%zz",
+                                      "/items/%00",    "/items/%ff",     "/items/x?q=%",
+                                      "/items/x?q=%1", "/items/x?q=%00", "/items/x?q=%c3%28"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[128];
+        wire_clear(&f.w);
+        snprintf(text, sizeof text, "GET %s HTTP/1.1\r\n" HOST "\r\n", bad[i]);
+        wire_puts(&f.w, text);
+        assert_memory_equal(f.w.out, "HTTP/1.1 400 ", 13);
+        assert_non_null(strstr(f.w.out, "\"bad_request\""));
+    }
+    assert_false(f.w.closed);
+}
+
+static void test_http_1_0(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /hello HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    assert_string_equal(f.w.out,
+                        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(
+                            0) "Connection: keep-alive\r\n\r\nhello");
+    assert_false(f.w.closed);
+    wire_clear(&f.w);
+    wire_puts(&f.w, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    assert_true(sl_exchange_write(f.held, "abc", 3));
+    assert_true(sl_exchange_write(f.held, "def", 3));
+    sl_exchange_end(f.held);
+    wire_loop(&f.w);
+    assert_string_equal(f.w.out, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" ID(
+                                     1) "Connection: close\r\n\r\nabcdef");
+    assert_true(f.w.closed);
+}
+
+static void test_connection_close(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n"
+                    "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_string_equal(f.w.out,
+                        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(
+                            0) "Connection: close\r\n\r\nhello");
+    assert_true(f.w.closed);
+}
+
+static void test_while_draining_answers_close(void **state)
+{
+    (void)state;
+    f.env.closing_down = true;
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_non_null(strstr(f.w.out, "\r\nConnection: close\r\n"));
+    assert_true(f.w.closed);
+}
+
+/* --- order ------------------------------------------------------------------------------------ */
+
+static void test_pipelined_requests_are_answered_in_order(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\nGET /hold HTTP/1.1\r\n" HOST
+                    "\r\nGET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_string_equal(f.w.out, HELLO(0));
+    assert_non_null(f.held);
+    wire_clear(&f.w);
+    sl_exchange_reply(f.held, 204, NULL, "", 0);
+    assert_string_equal(f.w.out, ""); /* never from inside the call */
+    wire_loop(&f.w);
+    assert_string_equal(f.w.out, "HTTP/1.1 204 No Content\r\n" ID(1) "\r\n" HELLO(2));
+    assert_int_equal(f.aborts, 0);
+}
+
+static void test_reading_ahead_is_bounded(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /hold HTTP/1.1\r\n" HOST "\r\n");
+    for (int i = 0; i < 200 && f.w.reading; i++)
+        wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_false(f.w.reading);
+    assert_true(f.w.watching); /* the hang-up is still seen */
+    assert_int_equal(sl_conn_room(f.w.conn), 0);
+    sl_exchange_reply(f.held, 200, "text/plain", "held", 4);
+    wire_loop(&f.w);
+    assert_true(f.w.reading);
+    assert_false(f.w.watching);
+    size_t n = 0;
+    for (const char *s = f.w.out; (s = strstr(s, "\r\n\r\nhello")) != NULL; s++)
+        n++;
+    assert_int_equal(n, 2048 / strlen("GET /hello HTTP/1.1\r\n" HOST "\r\n"));
+}
+
+static void test_unread_answers_do_not_pile_up(void **state)
+{
+    (void)state;
+    f.w.room = 0;
+    for (int i = 0; i < 400 && f.w.reading; i++)
+        wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_false(f.w.reading);
+    assert_in_range(sl_conn_backlog(f.w.conn), f.config.write_high, f.config.write_high + 200);
+    wire_take(&f.w, SIZE_MAX / 2);
+    assert_int_equal(sl_conn_backlog(f.w.conn), 0);
+    assert_true(f.w.reading);
+}
+
+/* --- aborts ----------------------------------------------------------------------------------- */
+
+static void test_end_of_file_aborts_once(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /hold HTTP/1.1\r\n" HOST "\r\n");
+    struct sl_exchange *ex = f.held;
+    assert_false(sl_exchange_aborted(ex));
+    sl_conn_eof(f.w.conn);
+    assert_int_equal(f.aborts, 1);
+    assert_true(f.w.closed);
+    wire_clock(&f.w, 0); /* the connection's memory goes; the exchange stays */
+    assert_null(f.w.conn);
+    assert_string_equal(sl_exchange_path(ex), "/hold");
+    assert_int_equal(sl_exchange_backlog(ex), 0);
+    assert_true(sl_exchange_is_writable(ex));
+    sl_exchange_reply(ex, 200, "text/plain", "late", 4);
+    assert_string_equal(f.w.out, "");
+    assert_int_equal(f.aborts, 1);
+    assert_int_equal((int)f.env.metrics.value[SL_M_ABORTED], 1);
+}
+
+static void test_a_broken_stream_is_ended_inside_abort(void **state)
+{
+    (void)state;
+    f.end_in_abort = true;
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    sl_conn_gone(f.w.conn);
+    assert_int_equal(f.aborts, 1);
+    assert_null(f.held);
+}
+
+static void test_abort_while_requests_wait(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /hold HTTP/1.1\r\n" HOST "\r\n");
+    while (f.w.reading)
+        wire_puts(&f.w, "GET /hold HTTP/1.1\r\n" HOST "\r\n");
+    sl_conn_gone(f.w.conn); /* what the watcher says */
+    assert_int_equal(f.aborts, 1);
+    sl_exchange_cut(f.held);
+}
+
+static void test_release_is_called_once(void **state)
+{
+    (void)state;
+    f.w.room = 100;
+    wire_puts(&f.w, "GET /borrowed HTTP/1.1\r\n" HOST "\r\n");
+    assert_int_equal(f.releases, 0);
+    wire_take(&f.w, 3000);
+    assert_int_equal(f.releases, 0);
+    wire_take(&f.w, 3000 + 500);
+    assert_int_equal(f.releases, 1);
+    f.w.room = 100;
+    wire_puts(&f.w, "GET /borrowed HTTP/1.1\r\n" HOST "\r\n");
+    assert_int_equal(f.releases, 1);
+    sl_conn_gone(f.w.conn);
+    wire_clock(&f.w, 0);
+    assert_int_equal(f.releases, 2);
+}
+
+static void test_cut_closes_without_an_end(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    (void)sl_exchange_write(f.held, "abc", 3);
+    wire_loop(&f.w);
+    sl_exchange_cut(f.held);
+    wire_loop(&f.w);
+    assert_true(f.w.closed);
+    assert_non_null(strstr(f.w.out, "3\r\nabc\r\n"));
+    assert_null(strstr(f.w.out, "\r\n0\r\n\r\n"));
+    assert_int_equal(f.aborts, 0);
+}
+
+static void test_the_server_stops(void **state)
+{
+    (void)state;
+    struct wire idle, writing;
+    wire_puts(&f.w, "GET /hold HTTP/1.1\r\n" HOST "\r\n");
+    wire_open(&idle, &f.env);
+    wire_open(&writing, &f.env);
+    writing.room = 10;
+    wire_puts(&writing, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    sl_conn_stop(idle.conn);
+    assert_true(idle.closed);
+    sl_conn_stop(writing.conn);
+    assert_false(writing.closed); /* what has been written is sent */
+    wire_take(&writing, 10000);
+    assert_true(writing.closed);
+    assert_non_null(strstr(writing.out, "\r\n\r\nhello"));
+    sl_conn_stop(f.w.conn);
+    assert_true(f.w.closed);
+    assert_int_equal(f.aborts, 1);
+    sl_exchange_reply(f.held, 200, "text/plain", "x", 1);
+    wire_close(&idle);
+    wire_close(&writing);
+}
+
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static void test_a_stream_byte_for_byte(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    assert_true(sl_exchange_write(f.held, "data: 1\n\n", 9));
+    assert_true(sl_exchange_write(f.held, "", 0)); /* not the last chunk */
+    wire_loop(&f.w);
+    assert_true(sl_exchange_write(f.held, "0123456789abcdef", 16));
+    sl_exchange_end(f.held);
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    assert_string_equal(f.w.out,
+                        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+                        "Transfer-Encoding: chunked\r\n" ID(
+                            0) "\r\n"
+                               "9\r\ndata: 1\n\n\r\n10\r\n0123456789abcdef\r\n0\r\n\r\n" HELLO(1));
+}
+
+static void test_backlog_and_marks(void **state)
+{
+    (void)state;
+    char block[1000];
+    memset(block, 's', sizeof block);
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    wire_clear(&f.w);
+    f.w.room = 0;
+    size_t n = 0;
+    while (sl_exchange_write(f.held, block, sizeof block))
+        n++;
+    assert_int_equal(n, 4); /* 4 × 1,007 bytes are below 4,096, 5 are not */
+    wire_loop(&f.w);
+    assert_int_equal(sl_exchange_backlog(f.held), 5 * 1007);
+    assert_false(sl_exchange_is_writable(f.held));
+    wire_take(&f.w, 3000);
+    assert_int_equal(sl_exchange_backlog(f.held), 5 * 1007 - 3000);
+    assert_int_equal(f.writables, 0); /* 2,035 left: above the low mark */
+    wire_take(&f.w, 2000);
+    assert_int_equal(f.writables, 0); /* libuv tells when all of it is gone, not before */
+    wire_take(&f.w, 35);
+    assert_int_equal(f.writables, 1);
+    assert_int_equal(f.w.n_out, 5 * 1007);
+    (void)sl_exchange_write(f.held, block, 10);
+    wire_loop(&f.w);
+    wire_take(&f.w, 100);
+    assert_int_equal(f.writables, 1); /* that write had not returned false */
+    sl_exchange_end(f.held);
+}
+
+static void test_writing_inside_writable(void **state)
+{
+    (void)state;
+    char block[5000];
+    memset(block, 's', sizeof block);
+    f.write_when_writable = true;
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    f.w.room = 0;
+    assert_false(sl_exchange_write(f.held, block, sizeof block));
+    wire_loop(&f.w);
+    wire_take(&f.w, SIZE_MAX / 2);
+    assert_int_equal(f.writables, 1);
+    assert_non_null(strstr(f.w.out, "ss\r\n4\r\nmore\r\n"));
+    sl_exchange_end(f.held);
+}
+
+static void test_a_client_that_does_not_read(void **state)
+{
+    (void)state;
+    char block[2000];
+    memset(block, 's', sizeof block);
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    f.w.room = 0;
+    (void)sl_exchange_write(f.held, block, sizeof block);
+    wire_loop(&f.w);
+    wire_clock(&f.w, 2999);
+    wire_take(&f.w, 1); /* progress: the time begins anew */
+    wire_clock(&f.w, 1);
+    assert_int_equal(f.aborts, 0);
+    wire_clock(&f.w, 2999);
+    assert_int_equal(f.aborts, 0);
+    wire_clock(&f.w, 1);
+    assert_int_equal(f.aborts, 1);
+    assert_true(f.w.closed);
+    assert_int_equal((int)f.env.metrics.value[SL_M_TIMEOUTS], 1);
+    sl_exchange_end(f.held);
+}
+
+static void test_pings(void **state)
+{
+    (void)state;
+    static const char ping[] = "8\r\n: ping\n\n\r\n";
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    wire_clear(&f.w);
+    wire_clock(&f.w, 699);
+    assert_string_equal(f.w.out, "");
+    wire_clock(&f.w, 1);
+    assert_string_equal(f.w.out, ping);
+    wire_clock(&f.w, 600);
+    (void)sl_exchange_write(f.held, "x", 1);
+    wire_loop(&f.w);
+    wire_clear(&f.w);
+    wire_clock(&f.w, 600); /* data 600 ms ago: none is due */
+    assert_string_equal(f.w.out, "");
+    wire_clock(&f.w, 100);
+    assert_string_equal(f.w.out, ping);
+    f.w.room = 0; /* nor while bytes wait */
+    (void)sl_exchange_write(f.held, "y", 1);
+    wire_loop(&f.w);
+    wire_clear(&f.w);
+    wire_clock(&f.w, 2000);
+    wire_take(&f.w, 1000);
+    assert_string_equal(f.w.out, "1\r\ny\r\n");
+    sl_exchange_end(f.held);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static void test_bodies_share_a_budget(void **state)
+{
+    (void)state;
+    static const char head[] = "POST /hold HTTP/1.1\r\n" HOST
+                               "Content-Type: application/json\r\nContent-Length: 4000\r\n\r\n";
+    struct wire w[5];
+    struct sl_exchange *held[4];
+    char body[4000];
+    memset(body, ' ', sizeof body);
+    for (int i = 0; i < 5; i++) {
+        wire_open(&w[i], &f.env);
+        wire_puts(&w[i], head);
+        wire_feed(&w[i], body, sizeof body);
+        if (i < 4) {
+            assert_non_null(held[i] = f.held);
+            f.held = NULL;
+        }
+    }
+    assert_int_equal(f.env.body_bytes, 4 * 4096); /* 16,384 are allowed */
+    assert_memory_equal(w[4].out, "HTTP/1.1 503 ", 13);
+    assert_non_null(strstr(w[4].out, "--max-body-memory"));
+    sl_exchange_drop_body(held[0]);
+    assert_int_equal(f.env.body_bytes, 3 * 4096);
+    size_t n;
+    assert_string_equal(sl_exchange_body(held[0], &n), "");
+    assert_int_equal(n, 0);
+    for (int i = 0; i < 4; i++)
+        sl_exchange_reply(held[i], 200, "text/plain", "x", 1);
+    for (int i = 0; i < 5; i++)
+        wire_close(&w[i]);
+}
+
+/* The n-th allocation fails, for every n: each time the request is answered or the connection is
+ * closed, and nothing is left behind (the sanitizers look). */
+static void test_every_allocation_fails_once(void **state)
+{
+    (void)state;
+    static const char request[] =
+        "POST /echo?a=b HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\nGET /busy HTTP/1.1\r\n" HOST "\r\n";
+    bool whole = false;
+    unsigned failures = 0;
+    for (int64_t n = 0; !whole; n++) {
+        struct wire w;
+        wire_open(&w, &f.env);
+        sl_mem_fail_after(n);
+        wire_puts(&w, request);
+        wire_loop(&w);
+        sl_mem_fail_after(-1);
+        whole = strstr(w.out, "201 Created") && strstr(w.out, "\"server_full\"");
+        if (!whole) {
+            failures++;
+            assert_true(w.closed || strstr(w.out, "HTTP/1.1 503") || w.conn->state > 0);
+        }
+        wire_close(&w);
+        assert_true(n < 100);
+    }
+    assert_in_range(failures, 6, 40);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        T(test_a_reply_byte_for_byte),
+        T(test_head_has_the_length_and_no_body),
+        T(test_path_parameters_and_query),
+        T(test_http_1_0),
+        T(test_connection_close),
+        T(test_while_draining_answers_close),
+        T(test_pipelined_requests_are_answered_in_order),
+        T(test_reading_ahead_is_bounded),
+        T(test_unread_answers_do_not_pile_up),
+        T(test_end_of_file_aborts_once),
+        T(test_a_broken_stream_is_ended_inside_abort),
+        T(test_abort_while_requests_wait),
+        T(test_release_is_called_once),
+        T(test_cut_closes_without_an_end),
+        T(test_the_server_stops),
+        T(test_a_stream_byte_for_byte),
+        T(test_backlog_and_marks),
+        T(test_writing_inside_writable),
+        T(test_a_client_that_does_not_read),
+        T(test_pings),
+        T(test_bodies_share_a_budget),
+        T(test_every_allocation_fails_once),
+    };
+    sl_log_setup(SL_LOG_ERROR, false);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
