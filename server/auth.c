@@ -199,7 +199,7 @@ static enum sl_code read_file(const char *path, char **ret, size_t *ret_n, bool 
     }
     *ret = text;
     *ret_n = n;
-    *ret_exposed = (st.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+    *ret_exposed = (st.st_mode & S_IRWXO) != 0;
     text = NULL;
 out:
     sl_free(text);

@@ -33,8 +33,8 @@ struct sl_identity {
 };
 
 /* Reads a key file. Any thread (a reload runs in libuv's pool). *ret_exposed (may be NULL): others
- * than the owner may read the file. Errors: FILE_NOT_FOUND, IO, FILE_CORRUPT (names the line and
- * what is wrong, never the key), TOO_LARGE, NO_MEMORY. */
+ * than the owner and the group may use the file. Errors: FILE_NOT_FOUND, IO, FILE_CORRUPT (names
+ * the line and what is wrong, never the key), TOO_LARGE, NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_keys_open(struct sl_keys **ret, const char *path, bool *ret_exposed,
                                        struct sl_error *err);
 void sl_keys_close(struct sl_keys *k); /* NULL is fine */

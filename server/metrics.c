@@ -84,7 +84,7 @@ static void write_histogram(FILE *f, enum sl_metric what, const struct sl_histog
         fprintf(f, "%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], (unsigned long long)n);
     }
     n += h->bucket[SL_METRIC_BUCKETS];
-    fprintf(f, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name,
+    fprintf(f, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.17g\n%s_count %llu\n", name,
             (unsigned long long)n, name, h->sum, name, (unsigned long long)n);
 }
 

@@ -39,12 +39,15 @@ bool sl_log_on(enum sl_log_level level)
 struct line {
     char *dst;
     size_t n, max; /* max: what may be used */
+    bool cut;      /* something did not fit */
 };
 
 static void put(struct line *l, const char *s, size_t n)
 {
-    if (n > l->max - l->n)
+    if (n > l->max - l->n) {
         n = l->max - l->n;
+        l->cut = true;
+    }
     memcpy(l->dst + l->n, s, n);
     l->n += n;
 }
@@ -58,8 +61,10 @@ static void put_escaped(struct line *l, const char *s)
     for (const char *p = clean; *p;) {
         size_t bad, k = sl_utf8_char((const unsigned char *)p, strlen(p), &bad);
         bool escape = *p == '"' || *p == '\\';
-        if (k == 0 || k + escape > l->max - l->n)
+        if (k == 0 || k + escape > l->max - l->n) {
+            l->cut = true;
             return;
+        }
         if (escape)
             put(l, "\\", 1);
         put(l, p, k);
@@ -80,8 +85,10 @@ static void put_string(struct line *l, const char *s, bool quoted)
         return;
     }
     size_t max = l->max;
-    if (max - l->n < 2)
+    if (max - l->n < 2) {
+        l->cut = true;
         return;
+    }
     put(l, "\"", 1);
     l->max--; /* the closing quote has its place */
     put_escaped(l, s);
@@ -117,10 +124,9 @@ static bool put_field(struct line *l, const struct sl_log_field *f, bool json)
     put(l, f->key, strlen(f->key));
     put(l, json ? "\":" : "=", json ? 2 : 1);
     put_value(l, f, json);
-    if (l->n < l->max)
-        return true;
-    l->n = begin;
-    return false;
+    if (l->cut)
+        l->n = begin;
+    return !l->cut;
 }
 
 size_t sl_log_format(char *dst, size_t dst_size, bool json, const char *time,

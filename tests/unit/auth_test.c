@@ -1,0 +1,230 @@
+/* auth_test.c: key files and the header that names a key. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/base/mem.h"
+#include "server/auth.h"
+
+static char path[64];
+
+static void write_file(const char *text, size_t n)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static enum sl_code open_text(const char *text, struct sl_keys **ret, struct sl_error *err)
+{
+    write_file(text, strlen(text));
+    return sl_keys_open(ret, path, NULL, err);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/slate-keys-XXXXXX");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    unlink(path);
+    return 0;
+}
+
+static const char file[] = "# whose\n"
+                           "\n"
+                           "alice-key-1 alice user\n"
+                           "  alice-key-2\talice   user,admin  \r\n"
+                           "probe-key-00 ops metrics\n"
+                           "all-key-0000 bob user,metrics,admin"; /* no newline at the end */
+
+static void test_identities(void **state)
+{
+    (void)state;
+    struct sl_keys *k;
+    struct sl_identity id;
+    assert_int_equal(open_text(file, &k, NULL), SL_OK);
+    assert_int_equal(sl_keys_count(k), 4);
+    static const struct {
+        const char *header, *tenant;
+        unsigned roles;
+    } rows[] = {
+        {"Bearer alice-key-1", "alice", SL_ROLE_USER},
+        {"bearer  alice-key-2", "alice", SL_ROLE_USER | SL_ROLE_ADMIN},
+        {"BEARER probe-key-00", "ops", SL_ROLE_METRICS},
+        {"Bearer all-key-0000", "bob", SL_ROLE_ALL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(sl_keys_identify(k, rows[i].header, &id, NULL), SL_OK);
+        assert_string_equal(id.tenant, rows[i].tenant);
+        assert_int_equal(id.roles, rows[i].roles);
+    }
+    char longest[300] = "Bearer alice-key-1";
+    memset(longest + strlen(longest), 'x', 250);
+    static const char *const bad[] = {NULL,
+                                      "",
+                                      "Bearer",
+                                      "Bearer ",
+                                      "Bearer alice-key-",
+                                      "Bearer alice-key-11",
+                                      "Bearer Alice-key-1",
+                                      "Basic alice-key-1",
+                                      "alice-key-1",
+                                      "Bearer #",
+                                      "Bearer alice"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct sl_error err;
+        assert_int_equal(sl_keys_identify(k, bad[i], &id, &err), SL_E_UNAUTHORIZED);
+        assert_null(strstr(err.message, "alice"));
+    }
+    assert_int_equal(sl_keys_identify(k, longest, &id, NULL), SL_E_UNAUTHORIZED);
+    sl_keys_close(k);
+}
+
+static void test_without_keys(void **state)
+{
+    (void)state;
+    struct sl_identity id;
+    assert_int_equal(sl_keys_identify(NULL, NULL, &id, NULL), SL_OK);
+    assert_string_equal(id.tenant, "default");
+    assert_int_equal(id.roles, SL_ROLE_ALL);
+    assert_int_equal(sl_keys_identify(NULL, "Bearer whatever", &id, NULL), SL_OK);
+}
+
+static void test_roles(void **state)
+{
+    (void)state;
+    struct sl_error err;
+    struct sl_identity id = {.roles = SL_ROLE_USER};
+    assert_int_equal(sl_identity_require(&id, SL_ROLE_USER, &err), SL_OK);
+    assert_int_equal(sl_identity_require(&id, SL_ROLE_METRICS, &err), SL_E_FORBIDDEN);
+    assert_non_null(strstr(err.message, "'metrics'"));
+    assert_int_equal(sl_identity_require(&id, SL_ROLE_ADMIN, &err), SL_E_FORBIDDEN);
+    assert_non_null(strstr(err.message, "'admin'"));
+}
+
+static void test_bad_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *part;
+    } rows[] = {
+        {"", "no key"},
+        {"# nothing\n\n", "no key"},
+        {"good-key-1 t user\nsecret99\n", "line 2: a line must have three words"},
+        {"secret99 t\n", "line 1"},
+        {"secret99 t user x\n", "line 1: a line must have three words"},
+        {"short77 t user\n", "8 to 256"},
+        {"sec\xc3\xa9ret9 t user\n", "visible ASCII"},
+        {"sec\x01ret999 t user\n", "visible ASCII"},
+        {"secret99 t/t user\n", "tenant"},
+        {"secret99 t root\n", "user, metrics, admin"},
+        {"secret99 t user,\n", "user, metrics, admin"},
+        {"secret99 t ,user\n", "user, metrics, admin"},
+        {"secret99 t User\n", "user, metrics, admin"},
+        {"secret99 t user\nother-one u admin\nsecret99 u user\n", "line 3: this key stands"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_keys *k;
+        struct sl_error err;
+        assert_int_equal(open_text(rows[i].text, &k, &err), SL_E_FILE_CORRUPT);
+        if (!strstr(err.message, rows[i].part) || !strstr(err.message, path))
+            fail_msg("'%s' is not in: %s", rows[i].part, err.message);
+        assert_null(strstr(err.message, "secret99")); /* never the key */
+    }
+    static const char nul[] = "secret99\0x t user\n";
+    struct sl_keys *k;
+    write_file(nul, sizeof nul - 1);
+    assert_int_equal(sl_keys_open(&k, path, NULL, NULL), SL_E_FILE_CORRUPT);
+    assert_int_equal(sl_keys_open(&k, "/tmp/no such file", NULL, NULL), SL_E_FILE_NOT_FOUND);
+    assert_int_equal(sl_keys_open(&k, "/tmp", NULL, NULL), SL_E_FILE_UNSUPPORTED);
+    assert_int_equal(sl_keys_open(&k, "/dev/zero", NULL, NULL), SL_E_FILE_UNSUPPORTED);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    static char text[2 << 20];
+    size_t n = 0, n_1024 = 0;
+    struct sl_keys *k;
+    struct sl_error err;
+    for (int i = 0; i < SL_KEYS_MAX + 1; i++) {
+        n_1024 = i == SL_KEYS_MAX ? n : 0;
+        n += (size_t)snprintf(text + n, sizeof text - n, "key-number-%d t user\n", i);
+    }
+    assert_int_equal(open_text(text, &k, &err), SL_E_TOO_LARGE);
+    assert_non_null(strstr(err.message, "line 1025"));
+    text[n_1024] = '\0';
+    assert_int_equal(open_text(text, &k, &err), SL_OK);
+    struct sl_identity id;
+    assert_int_equal(sl_keys_identify(k, "Bearer key-number-1023", &id, NULL), SL_OK);
+    sl_keys_close(k);
+    memset(text, '#', sizeof text);
+    write_file(text, (1 << 20) + 1);
+    assert_int_equal(sl_keys_open(&k, path, NULL, NULL), SL_E_TOO_LARGE);
+    char key[SL_KEY_BYTES_MAX + 20];
+    memset(key, 'k', sizeof key);
+    memcpy(key + SL_KEY_BYTES_MAX, " t user\n", 9);
+    assert_int_equal(open_text(key, &k, &err), SL_OK);
+    sl_keys_close(k);
+    memcpy(key + SL_KEY_BYTES_MAX, "k t user\n", 10);
+    assert_int_equal(open_text(key, &k, &err), SL_E_FILE_CORRUPT);
+}
+
+static void test_permissions_are_told(void **state)
+{
+    (void)state;
+    static const struct {
+        mode_t mode;
+        bool exposed;
+    } rows[] = {{0600, false}, {0640, false}, {0400, false}, {0644, true}, {0602, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_keys *k;
+        bool exposed = !rows[i].exposed;
+        write_file(file, strlen(file));
+        assert_int_equal(chmod(path, rows[i].mode), 0);
+        assert_int_equal(sl_keys_open(&k, path, &exposed, NULL), SL_OK);
+        assert_int_equal(exposed, rows[i].exposed);
+        sl_keys_close(k);
+        assert_int_equal(chmod(path, 0600), 0);
+    }
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    for (int64_t n = 0; n < 3; n++) {
+        struct sl_keys *k;
+        sl_mem_fail_after(n);
+        enum sl_code c = open_text(file, &k, NULL);
+        sl_mem_fail_after(-1);
+        assert_int_equal(c, SL_E_NO_MEMORY);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_identities), cmocka_unit_test(test_without_keys),
+        cmocka_unit_test(test_roles),      cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_permissions_are_told),
+        cmocka_unit_test(test_no_memory),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
