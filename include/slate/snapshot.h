@@ -1,8 +1,11 @@
 /* snapshot.h: a session written down: a safetensors file that anyone can open.
  *
- * Tensors: what the model's mixers declare, by name (layers.3.mixer.state [H, K, V], …), F32 unless
- * the file was asked for smaller; counters I64. What else a session needs is in __metadata__, whose
- * values are strings:
+ * Tensors: what the model's mixers declare, by name (layers.3.mixer.state [H, K, V], …), and
+ * counters.tokens_consumed I64 [1]. F32 unless the file was asked for smaller; counters I64. BF16
+ * is rounded to nearest. I8: each row of the last axis has a scale, its largest magnitude / 127, in
+ * a tensor NAME.scale, F32, of the shape without that axis ([1] for a vector); a value is its
+ * integer times its row's scale. A file may mix the three. What else a session needs is in
+ * __metadata__, whose values are strings:
  *
  *   format "slate.session", format_version "1"; a reader of version N reads every earlier one
  *   model.arch, model.fingerprint        32 hex digits: XXH3-128 over the source config and weights
@@ -10,8 +13,15 @@
  *   tokenizer.fingerprint                likewise
  *   session.id, .incarnation, .version, .tokens_seen, .metadata    on upload they inform
  *   continuation                         JSON: what has not been consumed, an unfinished turn
- *   payload.xxh3                         XXH3-128 of the data section; absent in a file that
- * somebody edited: then it is not checked, and `edited` says so created RFC 3339
+ *   state.dtype                          "F32", "BF16" or "I8": what was asked for
+ *   created                              RFC 3339, UTC
+ *   payload.xxh3                         XXH3-128 of the data section
+ *   metadata.xxh3                        XXH3-128 over key, NUL, value, NUL of all the others, in
+ *                                        order of the keys' bytes
+ *
+ * Whoever edits tensors drops payload.xxh3; whoever edits metadata drops metadata.xxh3: what is
+ * absent is not checked, and `edited` says so. Required of the others are format, format_version,
+ * model.arch and model.fingerprint.
  *
  * Reading checks everything against the loaded model before a byte reaches a state: length, JSON,
  * names, types, shapes, offsets, finiteness, digest. Any thread; nothing here keeps what it is
@@ -37,7 +47,7 @@ struct sl_snapshot_info {
     bool other_weights_type; /* bits will differ: equal within rounding only */
     bool other_numerics;
     bool other_tokenizer; /* the ids may mean other texts */
-    bool edited;          /* there was no digest */
+    bool edited;          /* one of the two digests was absent */
     char weights_type[16];
     char numerics[64];
     char *text; /* owns the strings; sl_free() it */
@@ -47,8 +57,10 @@ struct sl_snapshot_info {
  * bits. */
 const char *sl_numerics(const struct sl_model *m);
 
-/* Encodes `state` (info->state_bytes of the model, 64-byte aligned, at rest). *ret is allocated:
- * sl_free() it. Errors: NO_MEMORY. */
+/* Encodes `state` (info->state_bytes of the model, 64-byte aligned, at rest). The same state and
+ * info give the same bytes. *ret is allocated: sl_free() it. Errors: NO_MEMORY, MODEL_NOT_FINITE (a
+ * value of the state: no reader would take it), SNAPSHOT_TOO_LARGE (metadata or continuation of
+ * more than 16 MiB). */
 SL_NODISCARD enum sl_code sl_snapshot_write(const struct sl_model *m, const struct sl_tokenizer *t,
                                             const void *state, const struct sl_snapshot_info *info,
                                             unsigned char **ret, size_t *ret_n,
@@ -68,12 +80,14 @@ SL_NODISCARD enum sl_code sl_snapshot_describe(const void *data, size_t n,
                                                unsigned char ret_fingerprint[16],
                                                struct sl_error *err);
 
-/* The largest snapshot that this model can have: what an upload is limited to. */
+/* The largest snapshot that this model can have, with room for the longest header (24 MiB): what an
+ * upload is limited to. */
 size_t sl_snapshot_bytes_max(const struct sl_model *m);
 
-/* BlinkDL's state-tuned files (.pth or .safetensors with blocks.N.att.time_state [H][key][value] as
- * he stores them): an initial state. Errors: as sl_tensors_open(), and MODEL_INVALID naming the
- * tensor. */
+/* BlinkDL's state-tuned files (.pth or .safetensors with blocks.N.att.time_state [H][value][key],
+ * as he stores them): an initial state. Other tensors of the file are ignored. `state` is written
+ * when all is checked. Errors: as sl_tensors_open(); MODEL_INVALID naming the tensor; UNSUPPORTED:
+ * this model's memory is no such matrix. */
 SL_NODISCARD enum sl_code sl_initial_state_read(const struct sl_model *m, const void *data,
                                                 size_t n, const char *name, void *state,
                                                 struct sl_error *err);

@@ -1,0 +1,393 @@
+/* snapshot_read.c: a safetensors file in memory -> a state. See snapshot.h.
+ *
+ * The file comes from anyone. First all of it is checked: the container (formats/safetensors.c),
+ * what it says of itself, the digests, that it is this model's, each tensor, each value. Only then
+ * is the state written, which cannot fail. What the metadata says of the session (id, version …)
+ * informs and is the caller's to judge; the texts are valid UTF-8, session.metadata is a JSON
+ * object. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "engine/base/mem.h"
+#include "engine/snapshot_priv.h"
+
+enum { BLOCK = 4096 }; /* values */
+
+/* --- the container --- */
+
+static enum sl_code check_header(const unsigned char *data, size_t n, struct sl_error *err)
+{
+    uint64_t header_n;
+    if (n < 9)
+        return CORRUPT(err,
+                       "the snapshot has only %zu bytes; it must begin with 8 bytes of length "
+                       "and a JSON header",
+                       n);
+    memcpy(&header_n, data, 8);
+    if (data[8] != '{')
+        return CORRUPT(err,
+                       "this is no snapshot: a safetensors file has '{' as its ninth byte, "
+                       "and this is 0x%02x",
+                       data[8]);
+    if (header_n > n - 8)
+        return CORRUPT(err, "the snapshot's header has %" PRIu64 " bytes, but only %zu follow",
+                       header_n, n - 8);
+    if (header_n > SL_SNAPSHOT_HEADER_MAX)
+        return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
+                       "the snapshot's header has %" PRIu64 " bytes; at most %zu are allowed",
+                       header_n, SL_SNAPSHOT_HEADER_MAX);
+    if (sl_snapshot_too_many_values(data + 8, (size_t)header_n))
+        return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
+                       "the snapshot's header holds more than %zu JSON values",
+                       SL_SNAPSHOT_VALUES_MAX);
+    return SL_OK;
+}
+
+static enum sl_code open_file(struct sl_tensors **ret, const unsigned char *data, size_t n,
+                              struct sl_error *err)
+{
+    enum sl_code c = check_header(data, n, err);
+    if (c)
+        return c;
+    struct sl_error e;
+    c = sl_tensors_open_memory(ret, data, n, "the snapshot", &e);
+    if (c)
+        return sl_fail(err, c == SL_E_NO_MEMORY ? c : SL_E_SNAPSHOT_CORRUPT, "%s", e.message);
+    return SL_OK;
+}
+
+/* --- values --- */
+
+static bool is_scale(const char *name)
+{
+    size_t n = strlen(name), k = strlen(SL_SNAPSHOT_SCALE);
+    return n > k && strcmp(name + n - k, SL_SNAPSHOT_SCALE) == 0;
+}
+
+static int by_data(const void *a, const void *b)
+{
+    const struct sl_tensor *x = *(const struct sl_tensor *const *)a;
+    const struct sl_tensor *y = *(const struct sl_tensor *const *)b;
+    return (x->data > y->data) - (x->data < y->data);
+}
+
+/* Every value may be used, and the data have the digest that the file names: in one walk over the
+ * data section, which the tensors cover without a gap. */
+static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *err)
+{
+    unsigned char want[16];
+    enum sl_code c = sl_snapshot_read_hex(t, "payload.xxh3", want, err);
+    if (c)
+        return c;
+    const struct sl_tensor **order = sl_calloc(t->n, sizeof *order);
+    if (!order)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for a snapshot's %zu tensors", t->n);
+    for (size_t i = 0; i < t->n; i++)
+        order[i] = &t->v[i];
+    if (t->n)
+        qsort(order, t->n, sizeof *order, by_data);
+    XXH3_state_t x;
+    XXH3_128bits_reset(&x);
+    const struct sl_tensor *bad = NULL;
+    for (size_t i = 0; i < t->n && !bad; i++) {
+        size_t size = sl_dtype_size(order[i]->dtype), n = order[i]->n_elements;
+        bool scales = is_scale(order[i]->name);
+        for (size_t k = 0; k < n && !bad; k += BLOCK) {
+            size_t part = n - k < BLOCK ? n - k : BLOCK;
+            XXH3_128bits_update(&x, order[i]->data + k * size, part * size);
+            if (!sl_snapshot_values_good(order[i]->data + k * size, order[i]->dtype, scales, part))
+                bad = order[i];
+        }
+    }
+    sl_free(order);
+    if (bad)
+        return CORRUPT(err, "the snapshot's tensor \"%.80s\" holds a value that is %s", bad->name,
+                       bad->dtype == SL_DTYPE_I64 ? "negative" : "not finite");
+    XXH128_canonical_t got;
+    XXH128_canonicalFromHash(&got, XXH3_128bits_digest(&x));
+    if (sl_snapshot_text(t, "payload.xxh3") && memcmp(got.digest, want, 16) != 0)
+        return CORRUPT(err, "the snapshot's data do not have the digest that its metadata name; "
+                            "whoever edits them drops \"payload.xxh3\"");
+    return SL_OK;
+}
+
+/* --- tensors against a model --- */
+
+enum { SHAPE_TEXT = 96 };
+
+static void shape_text(char ret[SHAPE_TEXT], unsigned rank, const size_t *shape)
+{
+    size_t n = 0;
+    ret[0] = '\0';
+    for (unsigned i = 0; i < rank && n < SHAPE_TEXT - 24; i++)
+        n += (size_t)snprintf(ret + n, SHAPE_TEXT - n, "%s%zu", i ? ", " : "", shape[i]);
+}
+
+static enum sl_code check_shape(const struct sl_tensor *x, unsigned rank, const size_t *shape,
+                                struct sl_error *err)
+{
+    if (x->rank == rank && memcmp(x->shape, shape, rank * sizeof *shape) == 0)
+        return SL_OK;
+    char given[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    shape_text(given, x->rank, x->shape);
+    shape_text(wanted, rank, shape);
+    return CORRUPT(err, "the snapshot's tensor \"%.80s\" has the shape [%s]; this model needs [%s]",
+                   x->name, given, wanted);
+}
+
+static enum sl_code need_tensor(const struct sl_tensors *t, const char *name,
+                                const struct sl_tensor **ret, struct sl_error *err)
+{
+    *ret = sl_tensors_find(t, name);
+    return *ret ? SL_OK : CORRUPT(err, "the snapshot has no tensor \"%s\"", name);
+}
+
+static enum sl_code need_dtype(const struct sl_tensor *x, enum sl_dtype dtype, struct sl_error *err)
+{
+    if (x->dtype == dtype)
+        return SL_OK;
+    return CORRUPT(err, "the snapshot's tensor \"%.80s\" has the type %s; it must be %s", x->name,
+                   sl_dtype_name(x->dtype), sl_dtype_name(dtype));
+}
+
+/* One tensor of the state and what belongs to it: their number is added to *n. */
+static enum sl_code check_tensor(const struct sl_tensors *t, const struct sl_state_tensor *s,
+                                 enum sl_dtype *smallest, size_t *n, struct sl_error *err)
+{
+    const struct sl_tensor *x = NULL, *scales = NULL;
+    enum sl_code c = need_tensor(t, s->name, &x, err);
+    if (!c && s->dtype == SL_DTYPE_I64)
+        c = need_dtype(x, SL_DTYPE_I64, err);
+    else if (!c && x->dtype != SL_DTYPE_F32 && x->dtype != SL_DTYPE_BF16 && x->dtype != SL_DTYPE_I8)
+        c = CORRUPT(err,
+                    "the snapshot's tensor \"%s\" has the type %s; it can be F32, BF16, or I8 with "
+                    "scales",
+                    s->name, sl_dtype_name(x->dtype));
+    if (!c)
+        c = check_shape(x, s->rank, s->shape, err);
+    *n += 1;
+    if (c || x->dtype != SL_DTYPE_I8) {
+        if (!c && x->dtype == SL_DTYPE_BF16 && *smallest == SL_DTYPE_F32)
+            *smallest = SL_DTYPE_BF16;
+        return c;
+    }
+    char name[sizeof s->name + sizeof SL_SNAPSHOT_SCALE];
+    (void)snprintf(name, sizeof name, "%s" SL_SNAPSHOT_SCALE, s->name);
+    c = need_tensor(t, name, &scales, err);
+    if (!c)
+        c = need_dtype(scales, SL_DTYPE_F32, err);
+    if (!c)
+        c = check_shape(scales, s->rank > 1 ? s->rank - 1 : 1,
+                        s->rank > 1 ? s->shape : (const size_t[]){1}, err);
+    *n += 1;
+    *smallest = SL_DTYPE_I8;
+    return c;
+}
+
+static bool belongs(const struct sl_model *m, const struct sl_tensors *t, const char *name)
+{
+    size_t n;
+    const struct sl_state_tensor *s = sl_model_state_tensors(m, &n);
+    if (strcmp(name, SL_SNAPSHOT_COUNTER) == 0)
+        return true;
+    for (size_t i = 0; i < n; i++) {
+        size_t k = strlen(s[i].name);
+        if (strncmp(name, s[i].name, k) != 0)
+            continue;
+        const struct sl_tensor *x = sl_tensors_find(t, s[i].name);
+        if (name[k] == '\0' ||
+            (strcmp(name + k, SL_SNAPSHOT_SCALE) == 0 && x && x->dtype == SL_DTYPE_I8))
+            return true;
+    }
+    return false;
+}
+
+/* The file's tensors are this model's: all of them, no others. */
+static enum sl_code check_tensors(const struct sl_model *m, const struct sl_tensors *t,
+                                  enum sl_dtype *ret_dtype, struct sl_error *err)
+{
+    const struct sl_tensor *counter = NULL;
+    size_t n_state, n = 1;
+    const struct sl_state_tensor *s = sl_model_state_tensors(m, &n_state);
+    enum sl_code c = need_tensor(t, SL_SNAPSHOT_COUNTER, &counter, err);
+    if (!c)
+        c = need_dtype(counter, SL_DTYPE_I64, err);
+    if (!c)
+        c = check_shape(counter, 1, (const size_t[]){1}, err);
+    *ret_dtype = SL_DTYPE_F32;
+    for (size_t i = 0; i < n_state && !c; i++)
+        c = check_tensor(t, &s[i], ret_dtype, &n, err);
+    for (size_t i = 0; i < t->n && !c && n != t->n; i++)
+        if (!belongs(m, t, t->v[i].name))
+            c = CORRUPT(err, "the snapshot's tensor \"%.80s\" is none of this model's",
+                        t->v[i].name);
+    return c;
+}
+
+static enum sl_code check_model(const struct sl_model *m, const char *arch,
+                                const unsigned char fingerprint[16], struct sl_error *err)
+{
+    const struct sl_model_info *mi = sl_model_info(m);
+    char given[SL_SNAPSHOT_HEX], loaded[SL_SNAPSHOT_HEX];
+    if (strcmp(arch, mi->arch) == 0 && memcmp(fingerprint, mi->fingerprint, 16) == 0)
+        return SL_OK;
+    sl_snapshot_hex(given, fingerprint);
+    sl_snapshot_hex(loaded, mi->fingerprint);
+    return sl_fail(err, SL_E_SNAPSHOT_MODEL_MISMATCH,
+                   "the snapshot is of the model %.40s %s; the loaded one is %s %s (%.80s)", arch,
+                   given, mi->arch, loaded, mi->name);
+}
+
+/* How it was computed, against what is loaded. */
+static enum sl_code compare(const struct sl_model *m, const struct sl_tokenizer *tok,
+                            const struct sl_tensors *t, struct sl_snapshot_info *ret,
+                            struct sl_error *err)
+{
+    unsigned char given[16], loaded[16];
+    enum sl_code c = sl_snapshot_read_hex(t, "tokenizer.fingerprint", given, err);
+    if (c)
+        return c;
+    const char *type = sl_snapshot_text(t, "model.weights_type"),
+               *numerics = sl_snapshot_text(t, "engine.numerics");
+    sl_tokenizer_fingerprint(tok, loaded);
+    ret->other_weights_type = !type || strcmp(type, sl_dtype_name(sl_model_info(m)->weights)) != 0;
+    ret->other_numerics = !numerics || strcmp(numerics, sl_numerics(m)) != 0;
+    ret->other_tokenizer =
+        !sl_snapshot_text(t, "tokenizer.fingerprint") || memcmp(given, loaded, sizeof given) != 0;
+    return SL_OK;
+}
+
+/* --- writing the state --- */
+
+static void fill_rows(float *dst, const struct sl_tensor *x, const struct sl_tensor *scales)
+{
+    size_t row = x->shape[x->rank - 1];
+    for (size_t i = 0; i < x->n_elements; i += row) {
+        float scale;
+        memcpy(&scale, scales->data + i / row * sizeof scale, sizeof scale);
+        sl_snapshot_unpack_i8(dst + i, x->data + i, scale, row);
+    }
+}
+
+static void fill_tensor(unsigned char *state, const struct sl_tensors *t,
+                        const struct sl_state_tensor *s)
+{
+    const struct sl_tensor *x = sl_tensors_find(t, s->name);
+    float *dst = (float *)(void *)(state + s->offset);
+    char name[sizeof s->name + sizeof SL_SNAPSHOT_SCALE];
+    if (x->dtype == SL_DTYPE_BF16) {
+        sl_snapshot_unpack_bf16(dst, x->data, x->n_elements);
+    } else if (x->dtype == SL_DTYPE_I8) {
+        (void)snprintf(name, sizeof name, "%s" SL_SNAPSHOT_SCALE, s->name);
+        fill_rows(dst, x, sl_tensors_find(t, name));
+    } else {
+        memcpy(dst, x->data, x->n_elements * sl_dtype_size(x->dtype));
+    }
+}
+
+/* Every byte of the slot: what lies between the tensors is zero, as in the initial state. */
+static void fill_state(const struct sl_model *m, const struct sl_tensors *t, void *state)
+{
+    unsigned char *bytes = state;
+    size_t n, at = sizeof(struct sl_state_header);
+    const struct sl_state_tensor *s = sl_model_state_tensors(m, &n);
+    struct sl_state_header h = {0};
+    memcpy(&h.tokens_seen, sl_tensors_find(t, SL_SNAPSHOT_COUNTER)->data, sizeof h.tokens_seen);
+    memcpy(bytes, &h, sizeof h);
+    for (size_t i = 0; i < n; i++) {
+        memset(bytes + at, 0, s[i].offset - at);
+        fill_tensor(bytes, t, &s[i]);
+        at = s[i].offset + sl_state_tensor_elements(&s[i]) * sl_dtype_size(s[i].dtype);
+    }
+    memset(bytes + at, 0, sl_model_info(m)->state_bytes - at);
+}
+
+/* --- all of it --- */
+
+enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenizer *t,
+                              const void *data, size_t n, void *state, struct sl_snapshot_info *ret,
+                              struct sl_error *err)
+{
+    struct sl_tensors *f = NULL;
+    struct sl_snapshot_info info = {.text = NULL};
+    unsigned char fingerprint[16];
+    const char *arch;
+    enum sl_code c = SL_OK;
+    if (n > sl_snapshot_bytes_max(m))
+        return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
+                       "the snapshot has %zu bytes; one of this model has at most %zu", n,
+                       sl_snapshot_bytes_max(m));
+    c = open_file(&f, data, n, err);
+    if (c)
+        goto out;
+    c = sl_snapshot_read_meta(f, &info, fingerprint, err);
+    if (!c)
+        c = check_model(m, sl_snapshot_text(f, "model.arch"), fingerprint, err);
+    if (!c)
+        c = compare(m, t, f, &info, err);
+    if (!c)
+        c = check_tensors(m, f, &info.dtype, err);
+    if (!c)
+        c = check_values(f, err);
+    if (!c)
+        c = sl_snapshot_take_texts(f, &info, &arch, err);
+    if (c)
+        goto out;
+    fill_state(m, f, state);
+    *ret = info;
+out:
+    sl_tensors_close(f);
+    return c;
+}
+
+/* Without a model there are no shapes to hold them to. */
+static enum sl_code check_types(const struct sl_tensors *t, enum sl_dtype *ret_dtype,
+                                struct sl_error *err)
+{
+    *ret_dtype = SL_DTYPE_F32;
+    for (size_t i = 0; i < t->n; i++) {
+        enum sl_dtype d = t->v[i].dtype;
+        if (d != SL_DTYPE_F32 && d != SL_DTYPE_BF16 && d != SL_DTYPE_I8 && d != SL_DTYPE_I64)
+            return CORRUPT(err,
+                           "the snapshot's tensor \"%.80s\" has the type %s; a snapshot has F32, "
+                           "BF16, I8 and I64",
+                           t->v[i].name, sl_dtype_name(d));
+        if (d == SL_DTYPE_I8 || (d == SL_DTYPE_BF16 && *ret_dtype == SL_DTYPE_F32))
+            *ret_dtype = d;
+    }
+    return SL_OK;
+}
+
+enum sl_code sl_snapshot_describe(const void *data, size_t n, struct sl_snapshot_info *ret,
+                                  const char **ret_arch, unsigned char ret_fingerprint[16],
+                                  struct sl_error *err)
+{
+    struct sl_tensors *f = NULL;
+    struct sl_snapshot_info info = {.text = NULL};
+    unsigned char fingerprint[16];
+    const char *arch;
+    enum sl_code c = open_file(&f, data, n, err);
+    if (c)
+        goto out;
+    c = sl_snapshot_read_meta(f, &info, fingerprint, err);
+    if (!c)
+        c = check_types(f, &info.dtype, err);
+    if (!c)
+        c = check_values(f, err);
+    if (!c)
+        c = sl_snapshot_take_texts(f, &info, &arch, err);
+    if (c)
+        goto out;
+    *ret = info;
+    *ret_arch = arch;
+    memcpy(ret_fingerprint, fingerprint, 16);
+out:
+    sl_tensors_close(f);
+    return c;
+}

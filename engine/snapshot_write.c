@@ -1,0 +1,360 @@
+/* snapshot_write.c: a state -> a safetensors file in memory. See snapshot.h.
+ *
+ * The header is put together first, with zeros in the place of the data's digest, because its
+ * length says where the data begins. Then the values are copied in blocks that stay in the cache:
+ * each is checked, packed and hashed while it is there, so that the memory is read and written
+ * once. The same state and info give the same bytes. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/utf8.h"
+#include "engine/snapshot_priv.h"
+
+enum { BLOCK = 4096 }; /* values */
+
+/* --- the header --- */
+
+/* Text that grows up to the header's limit; the first failure sticks. */
+struct text {
+    char *p;
+    size_t n, cap;
+    enum sl_code code;
+};
+
+static void put(struct text *t, const char *s, size_t n)
+{
+    if (t->code == SL_OK && n > SL_SNAPSHOT_HEADER_MAX - t->n)
+        t->code = SL_E_SNAPSHOT_TOO_LARGE;
+    if (t->code != SL_OK)
+        return;
+    if (n > t->cap - t->n) {
+        size_t cap = t->cap ? t->cap : 16384;
+        while (n > cap - t->n)
+            cap *= 2;
+        char *p = sl_realloc(t->p, cap, 1);
+        if (!p) {
+            t->code = SL_E_NO_MEMORY;
+            return;
+        }
+        t->p = p;
+        t->cap = cap;
+    }
+    memcpy(t->p + t->n, s, n);
+    t->n += n;
+}
+
+static void put_text(struct text *t, const char *s)
+{
+    put(t, s, strlen(s));
+}
+
+static void put_quoted(struct text *t, const char *s)
+{
+    put(t, "\"", 1);
+    for (;;) {
+        size_t n = 0;
+        while ((unsigned char)s[n] >= 0x20 && s[n] != '"' && s[n] != '\\')
+            n++;
+        put(t, s, n);
+        s += n;
+        if (!*s)
+            break;
+        char e[8];
+        int len = *s == '"' || *s == '\\'
+                      ? snprintf(e, sizeof e, "\\%c", *s)
+                      : snprintf(e, sizeof e, "\\u%04x", (unsigned)(unsigned char)*s);
+        put(t, e, (size_t)len);
+        s++;
+    }
+    put(t, "\"", 1);
+}
+
+static void put_size(struct text *t, size_t v)
+{
+    char digits[20];
+    size_t i = sizeof digits;
+    do
+        digits[--i] = (char)('0' + v % 10);
+    while (v /= 10);
+    put(t, digits + i, sizeof digits - i);
+}
+
+static void put_entry(struct text *t, const struct sl_snapshot_entry *e)
+{
+    put_text(t, ",");
+    put_quoted(t, e->name);
+    put_text(t, ":{\"dtype\":\"");
+    put_text(t, sl_dtype_name(e->dtype));
+    put_text(t, "\",\"shape\":[");
+    for (unsigned i = 0; i < e->rank; i++) {
+        if (i)
+            put_text(t, ",");
+        put_size(t, e->shape[i]);
+    }
+    put_text(t, "],\"data_offsets\":[");
+    put_size(t, e->begin);
+    put_text(t, ",");
+    put_size(t, e->begin + e->bytes);
+    put_text(t, "]}");
+}
+
+enum { N_META = 17, SMALL_TEXT = 40 };
+
+/* The strings that are made for the metadata. */
+struct made {
+    char fingerprint[SL_SNAPSHOT_HEX], tokenizer[SL_SNAPSHOT_HEX], incarnation[SL_SNAPSHOT_HEX];
+    char digest[SL_SNAPSHOT_HEX];
+    char format_version[SMALL_TEXT], version[SMALL_TEXT], tokens_seen[SMALL_TEXT];
+    char created[SMALL_TEXT];
+    struct sl_tensor_meta meta[N_META];
+    size_t n_meta;
+};
+
+static void add(struct made *k, const char *key, const char *value)
+{
+    assert(k->n_meta < N_META);
+    k->meta[k->n_meta++] = (struct sl_tensor_meta){key, value};
+}
+
+static void created_text(char ret[SMALL_TEXT], int64_t ms)
+{
+    struct tm tm;
+    time_t s = (time_t)(ms / 1000 - (ms % 1000 < 0));
+    int rest = (int)(ms - (int64_t)s * 1000);
+    if (!gmtime_r(&s, &tm) || tm.tm_year > 9999 - 1900 || tm.tm_year < -1900)
+        s = 0, rest = 0, gmtime_r(&s, &tm);
+    size_t n = strftime(ret, SMALL_TEXT, "%Y-%m-%dT%H:%M:%S", &tm);
+    (void)snprintf(ret + n, SMALL_TEXT - n, ".%03dZ", rest);
+}
+
+static void make_meta(struct made *k, const struct sl_model *m, const struct sl_tokenizer *tok,
+                      const struct sl_snapshot_info *info)
+{
+    const struct sl_model_info *mi = sl_model_info(m);
+    unsigned char fp[16];
+    sl_tokenizer_fingerprint(tok, fp);
+    sl_snapshot_hex(k->tokenizer, fp);
+    sl_snapshot_hex(k->fingerprint, mi->fingerprint);
+    sl_snapshot_hex(k->incarnation, info->incarnation);
+    (void)snprintf(k->format_version, SMALL_TEXT, "%d", SL_SNAPSHOT_VERSION);
+    (void)snprintf(k->version, SMALL_TEXT, "%" PRIu64, info->version);
+    (void)snprintf(k->tokens_seen, SMALL_TEXT, "%" PRIu64, info->tokens_seen);
+    created_text(k->created, info->created_ms);
+    add(k, "format", SL_SNAPSHOT_FORMAT);
+    add(k, "format_version", k->format_version);
+    add(k, "model.arch", mi->arch);
+    add(k, "model.fingerprint", k->fingerprint);
+    add(k, "model.weights_type", sl_dtype_name(mi->weights));
+    add(k, "engine.numerics", sl_numerics(m));
+    add(k, "tokenizer.fingerprint", k->tokenizer);
+    add(k, "session.id", info->session_id ? info->session_id : "");
+    add(k, "session.incarnation", k->incarnation);
+    add(k, "session.version", k->version);
+    add(k, "session.tokens_seen", k->tokens_seen);
+    add(k, "session.metadata", info->metadata ? info->metadata : "{}");
+    add(k, "state.dtype", sl_dtype_name(info->dtype));
+    add(k, "created", k->created);
+    if (info->continuation)
+        add(k, "continuation", info->continuation);
+    unsigned char digest[16];
+    sl_snapshot_meta_digest(k->meta, k->n_meta, digest); /* and brings them in order */
+    sl_snapshot_hex(k->digest, digest);
+    add(k, "metadata.xxh3", k->digest);
+}
+
+/* The header, padded so that the data begins at a multiple of 8. *ret_digest_at: where the 32
+ * digits of the data's digest go, in t. */
+static void put_header(struct text *t, const struct made *k, const struct sl_snapshot_entry *e,
+                       size_t n_entries, size_t *ret_digest_at)
+{
+    static const char zeros[] = "00000000000000000000000000000000";
+    put_text(t, "{\"__metadata__\":{");
+    for (size_t i = 0; i < k->n_meta; i++) {
+        put_quoted(t, k->meta[i].key);
+        put_text(t, ":");
+        put_quoted(t, k->meta[i].value);
+        put_text(t, ",");
+    }
+    put_text(t, "\"payload.xxh3\":\"");
+    *ret_digest_at = t->n;
+    put_text(t, zeros);
+    put_text(t, "\"}");
+    for (size_t i = 0; i < n_entries; i++)
+        put_entry(t, &e[i]);
+    put_text(t, "}");
+    put(t, "        ", (8 - t->n % 8) % 8);
+}
+
+/* --- the data --- */
+
+struct out {
+    const unsigned char *state;
+    unsigned char *data; /* the section's start */
+    XXH3_state_t digest;
+    struct sl_error *err;
+};
+
+static enum sl_code not_finite(const struct out *o, const struct sl_snapshot_entry *e)
+{
+    return sl_fail(o->err, SL_E_MODEL_NOT_FINITE,
+                   "%s of the state holds a value that is not finite; it cannot be written down",
+                   e->name);
+}
+
+static enum sl_code write_values(struct out *o, const struct sl_snapshot_entry *e)
+{
+    const float *src = (const float *)(const void *)(o->state + e->tensor->offset);
+    unsigned char *dst = o->data + e->begin;
+    size_t n = sl_state_tensor_elements(e->tensor), size = sl_dtype_size(e->dtype);
+    for (size_t i = 0; i < n; i += BLOCK) {
+        size_t part = n - i < BLOCK ? n - i : BLOCK;
+        bool good = e->dtype == SL_DTYPE_F32 ? sl_snapshot_pack_f32(dst + i * size, src + i, part)
+                                             : sl_snapshot_pack_bf16(dst + i * size, src + i, part);
+        if (!good)
+            return not_finite(o, e);
+        XXH3_128bits_update(&o->digest, dst + i * size, part * size);
+    }
+    return SL_OK;
+}
+
+/* I8: the integers and the scales lie apart, so they are hashed when all are written. */
+static enum sl_code write_rows(struct out *o, const struct sl_snapshot_entry *e,
+                               const struct sl_snapshot_entry *scales)
+{
+    const float *src = (const float *)(const void *)(o->state + e->tensor->offset);
+    size_t row = e->shape[e->rank - 1], n = sl_state_tensor_elements(e->tensor);
+    for (size_t i = 0; i < n; i += row) {
+        float scale;
+        if (!sl_snapshot_pack_i8(o->data + e->begin + i, &scale, src + i, row))
+            return not_finite(o, e);
+        memcpy(o->data + scales->begin + i / row * sizeof scale, &scale, sizeof scale);
+    }
+    return SL_OK;
+}
+
+static void write_integers(struct out *o, const struct sl_snapshot_entry *e)
+{
+    const struct sl_state_header *h = (const void *)o->state;
+    if (e->part == SL_PART_COUNTER)
+        memcpy(o->data + e->begin, &h->tokens_seen, e->bytes);
+    else
+        memcpy(o->data + e->begin, o->state + e->tensor->offset, e->bytes);
+    XXH3_128bits_update(&o->digest, o->data + e->begin, e->bytes);
+}
+
+static const struct sl_snapshot_entry *scales_of(const struct sl_snapshot_entry *v, size_t n,
+                                                 const struct sl_state_tensor *t)
+{
+    for (size_t i = 0; i < n; i++)
+        if (v[i].part == SL_PART_SCALES && v[i].tensor == t)
+            return &v[i];
+    assert(false && "the plan has scales for each I8 tensor");
+    return NULL;
+}
+
+static enum sl_code write_data(struct out *o, const struct sl_snapshot_entry *v, size_t n,
+                               size_t data_n)
+{
+    enum sl_code c = SL_OK;
+    size_t hashed = 0; /* I64 and F32 come first */
+    for (size_t i = 0; i < n && c == SL_OK; i++) {
+        if (v[i].dtype == SL_DTYPE_I64)
+            write_integers(o, &v[i]);
+        else if (v[i].dtype == SL_DTYPE_I8)
+            c = write_rows(o, &v[i], scales_of(v, n, v[i].tensor));
+        else if (v[i].part == SL_PART_VALUES)
+            c = write_values(o, &v[i]);
+        if (v[i].dtype == SL_DTYPE_I64 ||
+            (v[i].part == SL_PART_VALUES && v[i].dtype != SL_DTYPE_I8))
+            hashed = v[i].begin + v[i].bytes;
+    }
+    if (c == SL_OK)
+        XXH3_128bits_update(&o->digest, o->data + hashed, data_n - hashed);
+    return c;
+}
+
+/* --- all of it --- */
+
+static enum sl_code fail_text(const struct text *t, struct sl_error *err)
+{
+    if (t->code == SL_E_NO_MEMORY)
+        return sl_fail(err, t->code, "not enough memory for a snapshot");
+    return sl_fail(err, t->code,
+                   "the session's pending tokens and metadata take more than the %zu "
+                   "bytes that a snapshot's header may have",
+                   SL_SNAPSHOT_HEADER_MAX);
+}
+
+static enum sl_code check_texts(const struct sl_snapshot_info *info, struct sl_error *err)
+{
+    size_t n = info->continuation ? strlen(info->continuation) : 0;
+    size_t meta_n = info->metadata ? strlen(info->metadata) : 0;
+    assert(!info->session_id || sl_utf8_valid(info->session_id, strlen(info->session_id)));
+    assert(!info->metadata || sl_utf8_valid(info->metadata, meta_n));
+    assert(!info->continuation || sl_utf8_valid(info->continuation, n));
+    if (n > SL_SNAPSHOT_TEXT_MAX || meta_n > SL_SNAPSHOT_TEXT_MAX)
+        return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
+                       "the session's %s takes %zu bytes; a snapshot has room for %zu",
+                       n > meta_n ? "continuation" : "metadata", n > meta_n ? n : meta_n,
+                       SL_SNAPSHOT_TEXT_MAX);
+    return SL_OK;
+}
+
+enum sl_code sl_snapshot_write(const struct sl_model *m, const struct sl_tokenizer *t,
+                               const void *state, const struct sl_snapshot_info *info,
+                               unsigned char **ret, size_t *ret_n, struct sl_error *err)
+{
+    struct sl_snapshot_entry *plan = NULL;
+    struct text header = {.code = SL_OK};
+    unsigned char *file = NULL;
+    size_t n_plan, data_n, digest_at = 0;
+    struct made k = {.n_meta = 0};
+    enum sl_code c = check_texts(info, err);
+    if (c)
+        goto out;
+    if (!sl_snapshot_plan(m, info->dtype, &plan, &n_plan, &data_n)) {
+        c = sl_fail(err, SL_E_NO_MEMORY, "not enough memory for a snapshot");
+        goto out;
+    }
+    make_meta(&k, m, t, info);
+    put_header(&header, &k, plan, n_plan, &digest_at);
+    if (header.code) {
+        c = fail_text(&header, err);
+        goto out;
+    }
+    file = sl_malloc(8 + header.n + data_n);
+    if (!file) {
+        c = sl_fail(err, SL_E_NO_MEMORY, "not enough memory for a snapshot of %zu bytes",
+                    8 + header.n + data_n);
+        goto out;
+    }
+    uint64_t header_n = header.n;
+    memcpy(file, &header_n, 8);
+    memcpy(file + 8, header.p, header.n);
+    struct out o = {.state = state, .data = file + 8 + header.n, .err = err};
+    XXH3_128bits_reset(&o.digest);
+    c = write_data(&o, plan, n_plan, data_n);
+    if (c)
+        goto out;
+    XXH128_canonical_t digest;
+    char hex[SL_SNAPSHOT_HEX];
+    XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(&o.digest));
+    sl_snapshot_hex(hex, digest.digest);
+    memcpy(file + 8 + digest_at, hex, 32);
+    *ret = file;
+    *ret_n = 8 + header.n + data_n;
+    file = NULL;
+out:
+    sl_free(file);
+    sl_free(header.p);
+    sl_free(plan);
+    return c;
+}
