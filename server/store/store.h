@@ -100,7 +100,8 @@ void sl_store_put_head(struct sl_store *st, const struct sl_store_head *h, sl_st
                        void *arg);
 void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
                           const struct sl_store_turn *t, sl_store_done *cb, void *arg);
-/* The state at `version`, which must be the store's; turns up to it are dropped. With `head` also
+/* The state at `version`, above the last snapshot's and at most the store's (turns may have been
+ * committed while it was encoded: they stay); turns up to it are dropped. With `head` also
  * writes that (a restore from outside: version is then one more than the store's, or the session is
  * new). Takes over `data` (sl_free). */
 void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
