@@ -119,7 +119,7 @@ tidy: ## clang-tidy, the layer check, the style check
 	@tests/layers.sh
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
 	@git ls-files '*.c' | grep -v '^tests/' | \
-	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx2 -mfma -mf16c || exit 255' tidy
+	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx512f -mfma -mf16c || exit 255' tidy
 
 format: ## lay out every C file as .clang-format says
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
@@ -152,8 +152,9 @@ $(LIBSLATE): $(ENGINE_OBJ)
 $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
 	$(call quiet,AR)rm -f $@; ar rcs $@ $^
 
-# AVX2, FMA and F16C only in the files that are entered after the processor was asked for them.
+# Vector instructions only in the files that are entered after the processor was asked for them.
 $(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
+$(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
 $(B)/engine/sampler.o $(B)/engine/select.o: CFLAGS += -O3
 

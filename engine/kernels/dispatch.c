@@ -19,6 +19,11 @@ static bool has_avx2(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f");
+}
 #endif
 
 static bool always(void)
@@ -31,6 +36,7 @@ static const struct {
     bool (*runs_here)(void);
 } tables[] = {
 #ifdef __x86_64__
+    {&sl_kernels_avx512, has_avx512},
     {&sl_kernels_avx2, has_avx2},
 #endif
     {&sl_kernels_ref, always},
@@ -38,6 +44,7 @@ static const struct {
 
 static const char *const names[] = {
 #ifdef __x86_64__
+    "avx512",
     "avx2",
 #endif
     "ref",

@@ -7,6 +7,7 @@
 extern const struct sl_kernels sl_kernels_ref;
 #ifdef __x86_64__
 extern const struct sl_kernels sl_kernels_avx2;
+extern const struct sl_kernels sl_kernels_avx512;
 #endif
 
 #endif
