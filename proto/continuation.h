@@ -11,7 +11,20 @@
  * probabilities and the stop matcher come out the same), and how far its text was given out.
  *
  * Pure code; any thread. The text is compact JSON of an object; unknown fields are ignored, so that
- * later versions may add some. */
+ * later versions may add some:
+ *
+ *     {"pending":[ids],"ring":[ids],"paused":{
+ *       "temperature": … "penalty_last_n": …, "logit_bias":[[id,bias]],   as in a request
+ *       "seed":"18446744073709551615","draws":"12",                       64 bits: decimal strings
+ *       "max_tokens":100,"stop":["\n\n",{"hex":"ff0a"}],"stop_tokens":[ids],"ignore_eos":false,
+ *       "logprobs":5,"generated":[ids],"held":2,"ring":[ids],"utf8_tail":"e282",
+ *       "chat_template":"rwkv","reply_started":true}}
+ *
+ * A stop is a string, or where its bytes are not UTF-8 their hex digits, as utf8_tail always is.
+ * Floats are written with nine digits, which give the same float back. Empty lists, a logprobs of
+ * -1 and a NULL template are not written. A reader also takes integers for seed and draws, and the
+ * defaults of a request for settings that are absent; pending, seed, draws and max_tokens may not
+ * be. */
 #ifndef SLATE_PROTO_CONTINUATION_H
 #define SLATE_PROTO_CONTINUATION_H
 
@@ -20,7 +33,8 @@
 struct sl_paused_turn {
     struct sl_sampling sampling; /* with its seed */
     uint64_t draws;
-    size_t max_tokens; /* what is left, held tokens included */
+    size_t max_tokens; /* what is left, held tokens included; to be held to the server's limit by
+                          whoever takes it from a client */
     const struct sl_stop *stops;
     size_t n_stops;
     const uint32_t *stop_tokens;
@@ -45,7 +59,8 @@ struct sl_continuation {
     const struct sl_paused_turn *paused; /* NULL: no unfinished turn */
 };
 
-/* Appends the JSON text. */
+/* Appends the JSON text. All of it is as sl_continuation_read() would have it; floats are finite
+ * (asserted). */
 void sl_continuation_write(struct sl_buf *b, const struct sl_continuation *c);
 
 /* Everything is checked: ids against vocab_size, ranges of settings as in a request, counts against

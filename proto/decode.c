@@ -252,7 +252,7 @@ static enum sl_code read_bias_entry(const struct sl_decode *d, const char *key, 
     return sl_json_float(v, path, -100, 100, false, &ret->bias, d->err);
 }
 
-static enum sl_code read_bias(const struct sl_decode *d, struct sl_generate_request *r)
+enum sl_code sl_decode_bias(const struct sl_decode *d, struct sl_sampling *ret)
 {
     const json_t *v = sl_json_member(d->o, "logit_bias");
     if (!v)
@@ -275,26 +275,31 @@ static enum sl_code read_bias(const struct sl_decode *d, struct sl_generate_requ
     json_t *o = (json_t *)v; /* jansson's iterators want it so; nothing is written */
     for (void *it = json_object_iter(o); it && c == SL_OK; it = json_object_iter_next(o, it))
         c = read_bias_entry(d, json_object_iter_key(it), json_object_iter_value(it), &bias[i++]);
-    r->sampling.bias = bias;
-    r->sampling.n_bias = n;
+    ret->bias = bias;
+    ret->n_bias = n;
     return c;
 }
 
 /* --- the turn --- */
 
+#define AT(field) offsetof(struct sl_sampling, field)
+const struct sl_json_row sl_sampling_rows[SL_SAMPLING_ROWS] = {
+    {"temperature", AT(temperature), 0, 100, SL_JSON_FLOAT, false},
+    {"top_k", AT(top_k), 0, UINT32_MAX, SL_JSON_U32, false},
+    {"top_p", AT(top_p), 0, 1, SL_JSON_FLOAT, true},
+    {"min_p", AT(min_p), 0, 1, SL_JSON_FLOAT, false},
+    {"typical_p", AT(typical_p), 0, 1, SL_JSON_FLOAT, true},
+    /* not nearer to 0: a logit divided by it stays finite */
+    {"repetition_penalty", AT(repetition_penalty), 0.01, 100, SL_JSON_FLOAT, false},
+    {"presence_penalty", AT(presence_penalty), -100, 100, SL_JSON_FLOAT, false},
+    {"frequency_penalty", AT(frequency_penalty), -100, 100, SL_JSON_FLOAT, false},
+    {"penalty_decay", AT(penalty_decay), 0, 1, SL_JSON_FLOAT, false},
+    {"penalty_last_n", AT(penalty_last_n), 0, SL_PENALTY_LAST_N_MAX, SL_JSON_U32, false},
+};
+#undef AT
+
 #define AT(field) offsetof(struct sl_generate_request, field)
 static const struct sl_json_row rows[] = {
-    {"temperature", AT(sampling.temperature), 0, 100, SL_JSON_FLOAT, false},
-    {"top_k", AT(sampling.top_k), 0, UINT32_MAX, SL_JSON_U32, false},
-    {"top_p", AT(sampling.top_p), 0, 1, SL_JSON_FLOAT, true},
-    {"min_p", AT(sampling.min_p), 0, 1, SL_JSON_FLOAT, false},
-    {"typical_p", AT(sampling.typical_p), 0, 1, SL_JSON_FLOAT, true},
-    /* not nearer to 0: a logit divided by it stays finite */
-    {"repetition_penalty", AT(sampling.repetition_penalty), 0.01, 100, SL_JSON_FLOAT, false},
-    {"presence_penalty", AT(sampling.presence_penalty), -100, 100, SL_JSON_FLOAT, false},
-    {"frequency_penalty", AT(sampling.frequency_penalty), -100, 100, SL_JSON_FLOAT, false},
-    {"penalty_decay", AT(sampling.penalty_decay), 0, 1, SL_JSON_FLOAT, false},
-    {"penalty_last_n", AT(sampling.penalty_last_n), 0, SL_PENALTY_LAST_N_MAX, SL_JSON_U32, false},
     {"ignore_eos", AT(ignore_eos), 0, 0, SL_JSON_BOOL, false},
     {"stream", AT(stream), 0, 0, SL_JSON_BOOL, false},
 };
@@ -346,6 +351,8 @@ enum sl_code sl_decode_turn(const struct sl_decode *d, struct sl_generate_reques
     if (c == SL_OK)
         c = sl_decode_id(d, "session", &r->session);
     if (c == SL_OK)
+        c = sl_json_rows(d->o, sl_sampling_rows, SL_SAMPLING_ROWS, &r->sampling, d->err);
+    if (c == SL_OK)
         c = sl_json_rows(d->o, rows, sizeof rows / sizeof *rows, r, d->err);
     if (c == SL_OK)
         c = read_stops(d, r);
@@ -356,7 +363,7 @@ enum sl_code sl_decode_turn(const struct sl_decode *d, struct sl_generate_reques
     if (c == SL_OK)
         c = read_on_disconnect(d, r);
     if (c == SL_OK)
-        c = read_bias(d, r);
+        c = sl_decode_bias(d, &r->sampling);
     if (c == SL_OK)
         c = read_seed_and_time(d, r);
     if (c == SL_OK)

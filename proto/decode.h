@@ -1,4 +1,5 @@
-/* decode.h: the parts of requests that several routes share. For request.c and openai.c only.
+/* decode.h: the parts of requests that several routes share. For request.c, openai.c and
+ * continuation.c only.
  *
  * A decoder parses the body, reads field after field into a zeroed struct with a pool, and frees
  * the document: what the struct points to was copied into the pool, so that a waiting request
@@ -37,6 +38,13 @@ SL_NODISCARD enum sl_code sl_decode_model(const struct sl_decode *d, const char 
 SL_NODISCARD enum sl_code sl_decode_base64(const struct sl_decode *d, const json_t *v,
                                            const char *path, const unsigned char **ret,
                                            size_t *ret_n);
+
+/* The numbers of struct sl_sampling, by the names and in the ranges of a request. */
+enum { SL_SAMPLING_ROWS = 10 };
+extern const struct sl_json_row sl_sampling_rows[SL_SAMPLING_ROWS];
+
+/* logit_bias, as an object or as pairs; *ret is left where it is absent. */
+SL_NODISCARD enum sl_code sl_decode_bias(const struct sl_decode *d, struct sl_sampling *ret);
 
 /* Sets the defaults of a turn, then reads all that /v1/generate and OpenAI's routes have in common:
  * model, session, max_time_ms, stop, stop_tokens, ignore_eos, on_disconnect, the samplers,

@@ -1,0 +1,405 @@
+/* continuation.c: see continuation.h. The numbers of the sampler are read with the table that reads
+ * a request's, and written from it: what a request may say, a continuation can hold. */
+#include "proto/continuation.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "proto/decode.h"
+#include "proto/json_out.h"
+
+enum { TEMPLATE_NAME_MAX = 64 };
+
+/* --- writing --- */
+
+static void write_ids(struct sl_json_out *w, const char *key, const uint32_t *ids, size_t n)
+{
+    sl_out_key(w, key);
+    sl_out_open(w, '[');
+    for (size_t i = 0; i < n; i++)
+        sl_out_uint(w, ids[i]);
+    sl_out_close(w, ']');
+}
+
+static void write_some_ids(struct sl_json_out *w, const char *key, const uint32_t *ids, size_t n)
+{
+    if (n)
+        write_ids(w, key, ids, n);
+}
+
+static void write_u64(struct sl_json_out *w, const char *key, uint64_t u)
+{
+    char text[24];
+    struct sl_buf b = {.data = text, .cap = sizeof text, .max = sizeof text};
+    struct sl_json_out digits = {&b, false};
+    sl_out_uint(&digits, u);
+    sl_out_key(w, key);
+    sl_out_text(w, text, b.len);
+}
+
+static void write_hex(struct sl_json_out *w, const char *key, const unsigned char *s, size_t n)
+{
+    char text[2 * SL_STOP_BYTES_MAX];
+    assert(n <= SL_STOP_BYTES_MAX);
+    for (size_t i = 0; i < 2 * n; i++)
+        text[i] = "0123456789abcdef"[s[i / 2] >> (i % 2 ? 0 : 4) & 15];
+    sl_out_key(w, key);
+    sl_out_text(w, text, 2 * n);
+}
+
+static void write_sampling(struct sl_json_out *w, const struct sl_sampling *s)
+{
+    for (size_t i = 0; i < SL_SAMPLING_ROWS; i++) {
+        const struct sl_json_row *row = &sl_sampling_rows[i];
+        const unsigned char *at = (const unsigned char *)s + row->offset;
+        float f;
+        uint32_t u;
+        sl_out_key(w, row->key);
+        if (row->kind == SL_JSON_U32) {
+            memcpy(&u, at, sizeof u);
+            sl_out_uint(w, u);
+        } else {
+            memcpy(&f, at, sizeof f);
+            assert(isfinite(f));
+            sl_out_float(w, f);
+        }
+    }
+    if (s->n_bias) {
+        sl_out_key(w, "logit_bias");
+        sl_out_open(w, '[');
+        for (size_t i = 0; i < s->n_bias; i++) {
+            assert(isfinite(s->bias[i].bias));
+            sl_out_open(w, '[');
+            sl_out_uint(w, s->bias[i].token);
+            sl_out_float(w, s->bias[i].bias);
+            sl_out_close(w, ']');
+        }
+        sl_out_close(w, ']');
+    }
+    write_u64(w, "seed", s->seed);
+}
+
+static void write_stops(struct sl_json_out *w, const struct sl_stop *stops, size_t n)
+{
+    if (!n)
+        return;
+    sl_out_key(w, "stop");
+    sl_out_open(w, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (sl_utf8_valid(stops[i].bytes, stops[i].n)) {
+            sl_out_text(w, (const char *)stops[i].bytes, stops[i].n);
+            continue;
+        }
+        sl_out_open(w, '{');
+        write_hex(w, "hex", stops[i].bytes, stops[i].n);
+        sl_out_close(w, '}');
+    }
+    sl_out_close(w, ']');
+}
+
+static void write_paused(struct sl_json_out *w, const struct sl_paused_turn *p)
+{
+    sl_out_open(w, '{');
+    write_sampling(w, &p->sampling);
+    write_u64(w, "draws", p->draws);
+    sl_out_key(w, "max_tokens");
+    sl_out_uint(w, p->max_tokens);
+    write_stops(w, p->stops, p->n_stops);
+    write_some_ids(w, "stop_tokens", p->stop_tokens, p->n_stop_tokens);
+    sl_out_key(w, "ignore_eos");
+    sl_out_bool(w, p->ignore_eos);
+    if (p->logprobs >= 0) {
+        sl_out_key(w, "logprobs");
+        sl_out_int(w, p->logprobs);
+    }
+    write_some_ids(w, "generated", p->generated, p->n_generated);
+    sl_out_key(w, "held");
+    sl_out_uint(w, p->n_held);
+    write_some_ids(w, "ring", p->ring.tokens, p->ring.n);
+    if (p->n_utf8_tail)
+        write_hex(w, "utf8_tail", p->utf8_tail, p->n_utf8_tail);
+    if (p->chat_template) {
+        sl_out_key(w, "chat_template");
+        sl_out_str(w, p->chat_template);
+        sl_out_key(w, "reply_started");
+        sl_out_bool(w, p->reply_started);
+    }
+    sl_out_close(w, '}');
+}
+
+void sl_continuation_write(struct sl_buf *b, const struct sl_continuation *c)
+{
+    struct sl_json_out w = {b, false};
+    assert(c->n_pending >= 1);
+    sl_out_open(&w, '{');
+    write_ids(&w, "pending", c->pending, c->n_pending);
+    write_some_ids(&w, "ring", c->ring.tokens, c->ring.n);
+    if (c->paused) {
+        sl_out_key(&w, "paused");
+        write_paused(&w, c->paused);
+    }
+    sl_out_close(&w, '}');
+}
+
+/* --- reading --- */
+
+static enum sl_code absent(const struct sl_decode *d, const char *key)
+{
+    return sl_fail_param(d->err, SL_E_MISSING_FIELD, key, "%s must be given", key);
+}
+
+/* Ids under `key`, at most max of them; none where it is absent. */
+static enum sl_code read_ids(const struct sl_decode *d, const char *key, size_t max,
+                             const uint32_t **ret, size_t *ret_n)
+{
+    const json_t *v = sl_json_member(d->o, key);
+    return v ? sl_decode_tokens(d, v, key, max, SL_E_INVALID_VALUE, ret, ret_n) : SL_OK;
+}
+
+static enum sl_code read_ring(const struct sl_decode *d, struct sl_penalty_ring *ret)
+{
+    const uint32_t *ids = NULL;
+    size_t n = 0;
+    enum sl_code c = read_ids(d, "ring", SL_PENALTY_LAST_N_MAX, &ids, &n);
+    ret->n = (uint32_t)n;
+    if (n)
+        memcpy(ret->tokens, ids, n * sizeof *ids);
+    return c;
+}
+
+/* A decimal string, or an integer. */
+static enum sl_code read_u64(const struct sl_decode *d, const char *key, uint64_t *ret)
+{
+    const json_t *v = sl_json_member(d->o, key);
+    int64_t i = 0;
+    if (!v)
+        return absent(d, key);
+    if (!json_is_string(v)) {
+        enum sl_code c = sl_json_int(v, key, 0, INT64_MAX, &i, d->err);
+        *ret = (uint64_t)i;
+        return c;
+    }
+    const char *s = json_string_value(v);
+    size_t n = json_string_length(v);
+    uint64_t u = 0;
+    bool good = n > 0 && (n == 1 || s[0] != '0');
+    for (size_t k = 0; k < n && good; k++) {
+        uint64_t digit = (uint64_t)(unsigned char)s[k] - '0';
+        good = digit <= 9 && u <= (UINT64_MAX - digit) / 10;
+        u = u * 10 + digit;
+    }
+    *ret = u;
+    return good
+               ? SL_OK
+               : sl_fail_param(d->err, SL_E_INVALID_VALUE, key,
+                               "%s must be an integer from 0 to 2^64 - 1, got the string \"%.40s\"",
+                               key, s);
+}
+
+static int digit_of(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Up to max bytes as hex digits. */
+static enum sl_code read_hex(const struct sl_decode *d, const json_t *v, const char *path,
+                             size_t max, unsigned char *ret, size_t *ret_n)
+{
+    struct sl_text t = {NULL, 0};
+    enum sl_code c = sl_json_text(v, path, 2 * max, SL_E_INVALID_VALUE, &t, d->err);
+    if (c != SL_OK)
+        return c;
+    bool good = t.n % 2 == 0;
+    for (size_t i = 0; i + 1 < t.n && good; i += 2) {
+        int hi = digit_of(t.s[i]), lo = digit_of(t.s[i + 1]);
+        good = hi >= 0 && lo >= 0;
+        ret[i / 2] = (unsigned char)((unsigned)hi << 4 | (unsigned)lo);
+    }
+    *ret_n = t.n / 2;
+    return good ? SL_OK
+                : sl_fail_param(d->err, SL_E_INVALID_VALUE, path,
+                                "%s must be pairs of hex digits 0-9 a-f", path);
+}
+
+static enum sl_code read_stop(const struct sl_decode *d, const json_t *v, struct sl_stop *ret)
+{
+    struct sl_text t = {NULL, 0};
+    unsigned char hex[SL_STOP_BYTES_MAX] = {0};
+    enum sl_code c;
+    if (json_is_object(v)) {
+        v = sl_json_member(v, "hex");
+        if (!v)
+            return absent(d, "stop[].hex");
+        c = read_hex(d, v, "stop[].hex", sizeof hex, hex, &t.n);
+        t.s = (const char *)hex;
+    } else {
+        c = sl_json_text(v, "stop[]", SL_STOP_BYTES_MAX, SL_E_INVALID_VALUE, &t, d->err);
+    }
+    if (c == SL_OK && t.n == 0)
+        c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "stop", "a stop string must not be empty");
+    if (c != SL_OK)
+        return c;
+    char *copy = sl_pool_strndup(d->pool, t.s, t.n);
+    if (!copy)
+        return sl_decode_no_memory(d);
+    *ret = (struct sl_stop){(const unsigned char *)copy, t.n};
+    return SL_OK;
+}
+
+static enum sl_code read_stops(const struct sl_decode *d, struct sl_paused_turn *p)
+{
+    const json_t *v = sl_json_member(d->o, "stop");
+    size_t n = 0;
+    enum sl_code c =
+        v ? sl_json_array(v, "stop", SL_STOPS_MAX, SL_E_INVALID_VALUE, &n, d->err) : SL_OK;
+    if (c != SL_OK || !n)
+        return c;
+    struct sl_stop *stops = sl_pool_alloc(d->pool, n, sizeof *stops);
+    if (!stops)
+        return sl_decode_no_memory(d);
+    for (size_t i = 0; i < n && c == SL_OK; i++)
+        c = read_stop(d, json_array_get(v, i), &stops[i]);
+    p->stops = stops;
+    p->n_stops = n;
+    return c;
+}
+
+/* An integer under `key`; *ret is left where it is absent. */
+static enum sl_code read_int(const struct sl_decode *d, const char *key, int64_t hi, int64_t *ret)
+{
+    const json_t *v = sl_json_member(d->o, key);
+    return v ? sl_json_int(v, key, 0, hi, ret, d->err) : SL_OK;
+}
+
+static enum sl_code read_bool(const struct sl_decode *d, const char *key, bool *ret)
+{
+    const json_t *v = sl_json_member(d->o, key);
+    return v ? sl_json_bool(v, key, ret, d->err) : SL_OK;
+}
+
+/* How far its text was given out. */
+static enum sl_code read_text_place(const struct sl_decode *d, struct sl_paused_turn *p)
+{
+    const json_t *v = sl_json_member(d->o, "utf8_tail");
+    enum sl_code c =
+        v ? read_hex(d, v, "utf8_tail", sizeof p->utf8_tail, p->utf8_tail, &p->n_utf8_tail) : SL_OK;
+    v = sl_json_member(d->o, "chat_template");
+    if (c == SL_OK && v)
+        c = sl_json_cstr(v, "chat_template", TEMPLATE_NAME_MAX, d->pool, &p->chat_template, d->err);
+    if (c == SL_OK)
+        c = read_bool(d, "reply_started", &p->reply_started);
+    return c;
+}
+
+static enum sl_code read_counts(const struct sl_decode *d, size_t n_pending,
+                                struct sl_paused_turn *p)
+{
+    int64_t max_tokens = 0, held = 0, logprobs = -1;
+    if (!sl_json_member(d->o, "max_tokens"))
+        return absent(d, "max_tokens");
+    enum sl_code c = read_int(d, "max_tokens", INT64_MAX, &max_tokens);
+    if (c == SL_OK)
+        c = read_int(d, "held", INT64_MAX, &held);
+    if (c == SL_OK)
+        c = read_int(d, "logprobs", SL_TOP_LOGPROBS_MAX, &logprobs);
+    if (c == SL_OK && (size_t)held >= n_pending)
+        c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "held",
+                          "held must be less than the number of pending tokens (%zu), got %zu",
+                          n_pending, (size_t)held);
+    if (c == SL_OK && held > max_tokens)
+        c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "held",
+                          "held must be at most max_tokens (%zu), got %zu", (size_t)max_tokens,
+                          (size_t)held);
+    p->max_tokens = (size_t)max_tokens;
+    p->n_held = (size_t)held;
+    p->logprobs = (int)logprobs;
+    return c;
+}
+
+static enum sl_code read_paused(const struct sl_decode *d, size_t n_pending,
+                                struct sl_paused_turn *p)
+{
+    p->sampling = (struct sl_sampling)SL_SAMPLING_DEFAULT;
+    enum sl_code c = sl_json_rows(d->o, sl_sampling_rows, SL_SAMPLING_ROWS, &p->sampling, d->err);
+    if (c == SL_OK)
+        c = sl_decode_bias(d, &p->sampling);
+    if (c == SL_OK)
+        c = read_u64(d, "seed", &p->sampling.seed);
+    if (c == SL_OK)
+        c = read_u64(d, "draws", &p->draws);
+    if (c == SL_OK)
+        c = read_counts(d, n_pending, p);
+    if (c == SL_OK)
+        c = read_stops(d, p);
+    if (c == SL_OK)
+        c = read_ids(d, "stop_tokens", SL_STOP_TOKENS_MAX, &p->stop_tokens, &p->n_stop_tokens);
+    if (c == SL_OK)
+        c = read_bool(d, "ignore_eos", &p->ignore_eos);
+    if (c == SL_OK)
+        c = read_ids(d, "generated", SIZE_MAX, &p->generated, &p->n_generated);
+    if (c == SL_OK)
+        c = read_ring(d, &p->ring);
+    if (c == SL_OK)
+        c = read_text_place(d, p);
+    return c;
+}
+
+static enum sl_code read_all(const struct sl_decode *d, struct sl_continuation *r)
+{
+    enum sl_code c = SL_OK;
+    if (!sl_json_member(d->o, "pending"))
+        return absent(d, "pending");
+    c = read_ids(d, "pending", SIZE_MAX, &r->pending, &r->n_pending);
+    if (c == SL_OK && r->n_pending == 0)
+        c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "pending",
+                          "pending must hold at least one token id");
+    if (c == SL_OK)
+        c = read_ring(d, &r->ring);
+    const json_t *v = sl_json_member(d->o, "paused");
+    if (c != SL_OK || !v)
+        return c;
+    c = sl_json_object(v, "paused", d->err);
+    if (c != SL_OK)
+        return c;
+    struct sl_paused_turn *p = sl_pool_alloc(d->pool, 1, sizeof *p);
+    if (!p)
+        return sl_decode_no_memory(d);
+    struct sl_decode inner = {v, d->limits, d->pool, d->err};
+    r->paused = p;
+    return read_paused(&inner, r->n_pending, p);
+}
+
+enum sl_code sl_continuation_read(struct sl_continuation *ret, const char *text, size_t n,
+                                  size_t vocab_size, struct sl_error *err)
+{
+    struct sl_continuation r = {.n_pending = 0};
+    struct sl_limits limits = {.vocab_size = vocab_size};
+    struct sl_error e = {0};
+    json_t *doc = NULL;
+    enum sl_code c = sl_json_parse(&doc, text, n, false, &e);
+    if (c == SL_OK) {
+        struct sl_decode d = {doc, &limits, &r.pool, &e};
+        c = read_all(&d, &r);
+    }
+    json_decref(doc);
+    if (c == SL_OK) {
+        *ret = r;
+        return SL_OK;
+    }
+    sl_pool_done(&r.pool);
+    if (c == SL_E_NO_MEMORY)
+        return sl_fail(err, c, "not enough memory for a continuation of %zu bytes", n);
+    return sl_fail_param(err, SL_E_SNAPSHOT_CORRUPT, "continuation",
+                         doc ? "the snapshot's continuation: %s"
+                             : "the snapshot's continuation is "
+                               "not the text of a JSON object: %s",
+                         e.message);
+}
+
+void sl_continuation_done(struct sl_continuation *c)
+{
+    sl_pool_done(&c->pool);
+    *c = (struct sl_continuation){.n_pending = 0};
+}
