@@ -340,10 +340,11 @@ static void refuse(struct sl_net_conn *c)
 static void tune_tcp(struct sl_net_conn *c)
 {
     uv_os_fd_t fd;
-    unsigned ms = (unsigned)c->net->env->config->write_timeout_ms;
+    unsigned ms = 2 * (unsigned)c->net->env->config->write_timeout_ms;
     (void)uv_tcp_nodelay(&c->socket.tcp, 1);
     (void)uv_tcp_keepalive(&c->socket.tcp, 1, KEEPALIVE_S);
-    /* A peer that has lost its power acknowledges nothing: the kernel gives up after this time. */
+    /* A peer that has lost its power acknowledges nothing: the kernel gives up after this time,
+     * also where all was handed to it and no deadline of the connection runs. */
     if (uv_fileno(&c->socket.handle, &fd) == 0)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
 }

@@ -43,7 +43,7 @@ bool sl_out_copy(struct sl_out *o, const void *data, size_t n)
     if (n == 0)
         return true;
     struct sl_out_chunk *c = o->last;
-    if (!c || c->cap - c->end < n) {
+    if (!c || c->cap == 0 || c->cap - c->end < n) {
         size_t cap = n > CHUNK_MIN ? n : CHUNK_MIN;
         c = cap <= SIZE_MAX - sizeof *c ? sl_malloc(sizeof *c + cap) : NULL;
         if (!c)

@@ -364,6 +364,19 @@ static void test_release_is_called_once(void **state)
     assert_int_equal(f.releases, 2);
 }
 
+static void test_a_copy_behind_a_borrowed_body(void **state)
+{
+    (void)state;
+    f.w.room = 50;
+    wire_puts(&f.w, "GET /borrowed HTTP/1.1\r\n" HOST "\r\nGET /hello HTTP/1.1\r\n" HOST "\r\n");
+    wire_take(&f.w, 100000);
+    assert_int_equal(f.releases, 1);
+    const char *body = strstr(f.w.out, "\r\n\r\nbbb");
+    assert_non_null(body);
+    assert_int_equal(strspn(body + 4, "b"), 6000);
+    assert_string_equal(body + 4 + 6000, HELLO(1));
+}
+
 static void test_cut_closes_without_an_end(void **state)
 {
     (void)state;
@@ -601,6 +614,7 @@ int main(void)
         T(test_a_broken_stream_is_ended_inside_abort),
         T(test_abort_while_requests_wait),
         T(test_release_is_called_once),
+        T(test_a_copy_behind_a_borrowed_body),
         T(test_cut_closes_without_an_end),
         T(test_the_server_stops),
         T(test_a_stream_byte_for_byte),
