@@ -14,7 +14,8 @@
  *   exp, tanh, sigmoid: the polynomials of ref.c, operation by operation.
  *
  * fma is one rounding everywhere (fmaf in ref.c); everything is built with -ffp-contract=off, so
- * that no compiler fuses or splits on its own. Denormals are kept.
+ * that no compiler fuses or splits on its own. Denormals are kept. A NaN is a NaN at the same place
+ * in every table; its sign and payload are not promised.
  *
  * Packed matrices: outputs in panels of 16. Panel p holds outputs 16p … 16p+15 as n_in groups of
  * 16 consecutive elements (the 16 outputs' weights for k = 0, then for k = 1, …); outputs beyond
@@ -64,7 +65,7 @@ struct sl_kernels {
 
     float (*sum16)(const float *x, size_t n);
     float (*dot16)(const float *x, const float *y, size_t n);
-    /* The largest value, NaN if there is one; n ≥ 1. */
+    /* The largest value, NaN if there is one; n ≥ 1. A zero is the positive one. */
     float (*max)(const float *x, size_t n);
 
     /* out[v] = Σ_k s[k][v]·q[k]; s is [n_k][n_v], row-major. */
