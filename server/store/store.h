@@ -51,9 +51,11 @@ struct sl_store_turn {
     uint64_t version; /* after it; before it: version - 1 */
     uint64_t tokens_seen;
     int64_t used_at;
-    const uint32_t
-        *tokens; /* new ones of the conversation: the prompt's, then the generated ones */
+    size_t n_drop; /* the last so many tokens of the conversation before (pending ones) go first:
+                      what a paused turn held and this one chose again */
+    const uint32_t *tokens; /* new ones of the conversation: the prompt's, then generated ones */
     size_t n_tokens;
+    size_t n_generated;          /* the last so many of `tokens` */
     struct sl_text continuation; /* JSON (proto/continuation.h): pending and ring after the turn */
     const struct sl_store_answer *answer; /* NULL: none */
 };
@@ -101,9 +103,9 @@ void sl_store_put_head(struct sl_store *st, const struct sl_store_head *h, sl_st
 void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
                           const struct sl_store_turn *t, sl_store_done *cb, void *arg);
 /* The state at `version`, above the last snapshot's and at most the store's (turns may have been
- * committed while it was encoded: they stay); turns up to it are dropped. With `head` also
- * writes that (a restore from outside: version is then one more than the store's, or the session is
- * new). Takes over `data` (sl_free). */
+ * committed while it was encoded: they stay); turns up to it are dropped. With `head` also writes
+ * that, and `version` is then any above the store's, or the session is new (a restore, a fork,
+ * turns that were not written one by one). Takes over `data` (sl_free). */
 void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                            const struct sl_store_head *head, unsigned char *data, size_t n,
                            sl_store_done *cb, void *arg);
