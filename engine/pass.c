@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    ROW_BLOCK = 96,          /* rows of x per block: 288 KiB at d_model 768 */
+    ROW_BLOCK = 64,          /* rows of x per block: 192 KiB at d_model 768 */
     TILE_FLOATS = 32 * 1024, /* outputs between two calls of after() */
     TILE_PANELS_MIN = 4      /* but not fewer panels than this */
 };

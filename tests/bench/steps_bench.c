@@ -42,6 +42,7 @@ struct bench {
     void *states[SESSIONS];
     float *logits;
     uint32_t tokens[PREFILL];
+    const char *only;
     struct limits limits;
     struct series cells[COUNT(works)];
 };
@@ -103,6 +104,8 @@ static void print(const struct bench *b, size_t n_threads)
                series_quantile(&b->limits.fma, 0), series_quantile(&b->limits.fma, 1));
     printf("\n  %-22s %10s %22s %10s %7s  of\n", "", "tokens/s", "(range)", "bound", "share");
     for (size_t i = 0; i < COUNT(works); i++) {
+        if (b->cells[i].n == 0)
+            continue;
         const char *what;
         double best = bound(b, &works[i], &what), t = series_median(&b->cells[i]);
         printf("  %-22s %10.1f   (%7.1f to %7.1f) %10.1f %6.0f%%  %s\n", works[i].name, 1 / t,
@@ -121,7 +124,8 @@ static void run(struct bench *b, size_t n_threads, size_t n_rounds)
         limits_measure(&b->limits, b->r.workers, sl_model_info(b->m)->kernels, b->m->arena,
                        sl_model_info(b->m)->weight_bytes);
         for (size_t i = 0; i < COUNT(works); i++)
-            series_add(&b->cells[i], measure(b, &works[i]));
+            if (strstr(works[i].name, b->only))
+                series_add(&b->cells[i], measure(b, &works[i]));
     }
     print(b, n_threads);
     runner_close(&b->r);
@@ -132,11 +136,12 @@ int main(int argc, char **argv)
     static struct bench b;
     size_t n_rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 5;
     size_t threads = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
-    const struct sl_model_options opt = {.kernels = argc > 3 ? argv[3] : NULL};
+    const struct sl_model_options opt = {.kernels = argc > 3 && argv[3][0] ? argv[3] : NULL};
+    b.only = argc > 4 ? argv[4] : "";
     unsigned char *bytes;
     size_t n_bytes;
     if (n_rounds < 1 || n_rounds > SERIES_MAX || threads > MAX_THREADS) {
-        fprintf(stderr, "usage: steps_bench [1 to %d rounds] [0 to %d threads] [table]\n",
+        fprintf(stderr, "usage: steps_bench [1 to %d rounds] [0 to %d threads] [table] [work]\n",
                 SERIES_MAX, MAX_THREADS);
         return 2;
     }
