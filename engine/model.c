@@ -150,7 +150,7 @@ enum sl_code sl_model_open_memory(struct sl_model **ret, const void *data, size_
                                   struct sl_error *err)
 {
     const struct sl_model_options defaults = {0};
-    const struct sl_kernels *kernels;
+    const struct sl_kernels *kernels = NULL;
     struct sl_tensors *t = NULL;
     opt = opt ? opt : &defaults;
     enum sl_code rc = check_options(opt, &kernels, err);
@@ -170,7 +170,7 @@ enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options 
         const void *data = sl_embedded_model_data(&n);
         return sl_model_open_memory(ret, data, n, SL_EMBEDDED_NAME, opt, err);
     }
-    const struct sl_kernels *kernels;
+    const struct sl_kernels *kernels = NULL;
     struct sl_tensors *t = NULL;
     enum sl_code rc = check_options(opt, &kernels, err);
     if (rc != SL_OK)

@@ -214,7 +214,8 @@ static struct sl_segment others_next(struct others *o, const struct sl_model *m,
                                .n_logits = i % 3 == 0 ? 0 : 1};
 }
 
-/* Session 0's T tokens in chunks, with n others before and behind it in every step. */
+/* Session 0's T tokens in chunks, with n others before and behind it: in every step, or in every
+ * fourth when it brings one token at a time. */
 static struct hashes run_among(struct runner *r, size_t chunk, size_t n_tokens, struct others *o)
 {
     const struct sl_model *m = r->model;
@@ -226,8 +227,9 @@ static struct hashes run_among(struct runner *r, size_t chunk, size_t n_tokens, 
     for (size_t i = 0, step = 0; i < n_tokens; i += chunk, step++) {
         struct sl_segment s[OTHERS_MAX + 1];
         size_t n = n_tokens - i < chunk ? n_tokens - i : chunk, k = 0;
-        size_t mine = o->n ? step * 7 % (o->n + 1) : 0;
-        for (size_t j = 0; j <= o->n; j++)
+        size_t n_others = chunk > 1 || step % 4 == 0 ? o->n : 0;
+        size_t mine = step * 7 % (n_others + 1);
+        for (size_t j = 0; j <= n_others; j++)
             s[k++] = j == mine
                          ? (struct sl_segment){state, tokens + i, n, logits + i * r->stride, n}
                          : others_next(o, m, j < mine ? j : j - 1);
