@@ -138,10 +138,23 @@ struct server *server_start_loading(const char *const *args)
     return s;
 }
 
+static unsigned occurrences(const char *log, const char *text)
+{
+    unsigned n = 0;
+    for (; (log = strstr(log, text)) != NULL; log++)
+        n++;
+    return n;
+}
+
 void server_wait_log(struct server *s, const char *text)
 {
+    server_wait_log_times(s, text, 1);
+}
+
+void server_wait_log_times(struct server *s, const char *text, unsigned n)
+{
     int64_t deadline = now_ms() + SERVER_DEADLINE_MS;
-    while (!strstr(s->log, text)) {
+    while (occurrences(s->log, text) < n) {
         if (!wait_fd(s->err, POLLIN, deadline))
             give_up(s, text);
         if (!read_more(s->err, &s->log, &s->n_log))

@@ -31,6 +31,8 @@ struct server *server_start_loading(const char *const *args);
 
 /* Reads its log until `text` has appeared in it. */
 void server_wait_log(struct server *s, const char *text);
+/* … until it has appeared n times since the start. */
+void server_wait_log_times(struct server *s, const char *text, unsigned n);
 
 /* Sends the signal (0: none), waits for the end, frees. Returns the exit code; -signal when one
  * ended it. */

@@ -1,0 +1,574 @@
+/* http_test.c: the program at its socket: what only real connections, signals and files can show.
+ * Framing, limits and deadlines to the byte and millisecond are in tests/unit/conn_test.c. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/server.h"
+
+#define HOST "Host: localhost\r\n"
+#define GET(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static char dir[64]; /* of this test's files */
+
+static const char *path_of(const char *name)
+{
+    static char path[4][128];
+    static unsigned i;
+    char *p = path[i++ % 4];
+    snprintf(p, sizeof path[0], "%s/%s", dir, name);
+    return p;
+}
+
+static const char *write_file(const char *name, const char *text)
+{
+    const char *path = path_of(name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fchmod(fileno(file), 0600), 0);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+    return path;
+}
+
+static int make_dir(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/slate-http-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"keys", "socket", "file"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unlink(path_of(names[i]));
+    return rmdir(dir);
+}
+
+/* Reads one response and checks its status. */
+static void expect(struct raw *r, int status)
+{
+    struct raw_response *p = raw_read(r, false);
+    if (p->status != status)
+        fail_msg("%d was expected, but\n%s%s", status, p->head, p->body);
+    raw_response_free(p);
+}
+
+static void expect_ask(const struct server *s, const char *request, int status, const char *part)
+{
+    struct raw_response *p = raw_ask(s, request);
+    if (p->status != status || (!strstr(p->head, part) && !strstr(p->body, part)))
+        fail_msg("%s\n%d with '%s' was expected, but\n%s%s", request, status, part, p->head,
+                 p->body);
+    raw_response_free(p);
+}
+
+/* Others are served while something odd goes on. */
+static void expect_alive(const struct server *s)
+{
+    expect_ask(s, GET("/livez"), 200, "ok");
+}
+
+/* A stream that goes on for a very long time; much text in each event. */
+static void start_long_stream(struct raw *r)
+{
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":1000000,\"ignore_eos\":true,"
+                               "\"logprobs\":20,\"return_tokens\":true,\"stream\":true}";
+    char head[256];
+    snprintf(head, sizeof head,
+             "POST /v1/generate HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n",
+             sizeof body - 1);
+    raw_puts(r, head);
+    raw_puts(r, body);
+}
+
+/* --- the command line ------------------------------------------------------------------------- */
+
+static void expect_exit(const char *const *args, int code, const char *part)
+{
+    char *err, *out;
+    int got = program_run(args, &out, &err);
+    if (got != code || (!strstr(err, part) && !strstr(out, part)))
+        fail_msg("%s %s …: exit %d and '%s' were expected, but %d and\n%s%s", args[0],
+                 args[0] ? args[1] : "", code, part, got, out, err);
+    free(err);
+    free(out);
+}
+
+static void test_command_line(void **state)
+{
+    (void)state;
+    expect_exit((const char *const[]){NULL}, 2, "usage: slate");
+    expect_exit(ARGS("--help"), 0, "serve");
+    expect_exit(ARGS("--version"), 0, "slate 0.");
+    expect_exit(ARGS("nonsense"), 2, "'nonsense'");
+    expect_exit(ARGS("serve", "--help"), 0, "SLATE_MAX_BODY; default 16MiB; 1KiB to 1GiB");
+    expect_exit(ARGS("serve", "--nonsense"), 2, "'--nonsense'");
+    expect_exit(ARGS("serve", "--max-running", "0"), 2, "1 to 4096");
+    expect_exit(ARGS("serve", "--listen", "0.0.0.0:0"), 2, "--insecure");
+    expect_exit(ARGS("serve", "--listen", "here"), 2, "'here'");
+    expect_exit(ARGS("serve", "--listen", "192.0.2.1:1", "--insecure"), 1, "192.0.2.1:1");
+    expect_exit(ARGS("serve", "--listen", "127.0.0.1:0", "--api-keys", "/none/keys"), 3,
+                "/none/keys");
+    write_file("keys", "tooshort\n");
+    expect_exit(ARGS("serve", "--listen", "127.0.0.1:0", "--api-keys", path_of("keys")), 3,
+                "line 1");
+}
+
+static void test_the_address_is_in_use(void **state)
+{
+    (void)state;
+    struct server *s = server_start_loading(ARGS("--log-level", "warn"));
+    char address[32];
+    snprintf(address, sizeof address, "127.0.0.1:%u", s->port);
+    expect_exit(ARGS("serve", "--listen", address), 1, "in use");
+    expect_alive(s);
+    server_stop(s);
+}
+
+static void test_signals_end_it(void **state)
+{
+    (void)state;
+    assert_int_equal(server_end(server_start(ARGS("--log-level", "info")), SIGINT), 0);
+    /* While it is still loading, too. */
+    assert_int_equal(server_end(server_start_loading(ARGS("--log-level", "info")), SIGTERM), 0);
+}
+
+/* --- requests --------------------------------------------------------------------------------- */
+
+static void test_keep_alive_and_ids(void **state)
+{
+    struct server *s = *state;
+    struct raw *r = raw_open(s);
+    char id[2][160];
+    for (int i = 0; i < 2; i++) {
+        raw_puts(r, GET("/livez"));
+        struct raw_response *p = raw_read(r, false);
+        assert_true(raw_header(p, "X-Request-Id", id[i], sizeof id[i]));
+        assert_true(strlen(id[i]) > 8);
+        raw_response_free(p);
+    }
+    assert_string_not_equal(id[0], id[1]);
+    static const struct {
+        const char *sent;
+        bool echoed;
+    } rows[] = {{"abc-123!~", true}, {"two words", false}, {"caf\xc3\xa9", false}, {"", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char request[256];
+        snprintf(request, sizeof request, "GET /none HTTP/1.1\r\n" HOST "X-Request-Id: %s\r\n\r\n",
+                 rows[i].sent);
+        raw_puts(r, request);
+        struct raw_response *p = raw_read(r, false);
+        assert_int_equal(p->status, 404); /* errors have one as well */
+        assert_true(raw_header(p, "x-request-id", id[0], sizeof id[0]));
+        assert_int_equal(strcmp(id[0], rows[i].sent) == 0, rows[i].echoed);
+        raw_response_free(p);
+    }
+    raw_puts(r, "GET /livez HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n");
+    expect(r, 200);
+    assert_true(raw_wait_closed(r));
+    raw_close(r);
+}
+
+static void test_pipelining_over_a_slow_one(void **state)
+{
+    struct server *s = *state;
+    struct raw *r = raw_open(s);
+    raw_puts(r, GET("/livez") "POST /v1/generate HTTP/1.1\r\n" HOST
+                              "Content-Type: application/json\r\nContent-Length: 34\r\n\r\n"
+                              "{\"prompt\":\"Once\",\"max_tokens\":10 }" GET(
+                                  "/none") "HEAD /livez HTTP/1.1\r\n" HOST "\r\n" GET("/readyz"));
+    expect(r, 200);
+    struct raw_response *p = raw_read(r, false);
+    assert_int_equal(p->status, 200);
+    assert_non_null(strstr(p->body, "\"finish_reason\""));
+    raw_response_free(p);
+    expect(r, 404);
+    p = raw_read(r, true);
+    assert_int_equal(p->status, 200);
+    raw_response_free(p);
+    expect(r, 200);
+    raw_close(r);
+}
+
+static void test_byte_by_byte(void **state)
+{
+    struct server *s = *state;
+    static const char request[] =
+        "POST /v1/tokenize HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n8\r\n{\"text\":\r\n9;x=y\r\n \"Once\" }\r\n0\r\n\r\n";
+    struct raw *r = raw_open(s);
+    for (size_t i = 0; i < sizeof request - 1; i++) {
+        raw_send(r, request + i, 1);
+        if (i % 16 == 0)
+            expect_alive(s); /* the loop has come round in between */
+    }
+    struct raw_response *p = raw_read(r, false);
+    assert_int_equal(p->status, 200);
+    assert_non_null(strstr(p->body, "\"tokens\":["));
+    raw_response_free(p);
+    raw_close(r);
+}
+
+static void test_100_continue(void **state)
+{
+    struct server *s = *state;
+    struct raw *r = raw_open(s);
+    raw_puts(r, "POST /v1/tokenize HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+                "Expect: 100-continue\r\nContent-Length: 15\r\n\r\n");
+    expect(r, 100);
+    raw_puts(r, "{\"text\":\"Once\"}");
+    expect(r, 200);
+    /* Too large: refused with the answer, not asked for. */
+    raw_puts(r, "POST /v1/tokenize HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+                "Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
+    expect(r, 413);
+    assert_true(raw_wait_closed(r));
+    raw_close(r);
+}
+
+/* An answer given before the body was read arrives, although the client goes on sending. */
+static void test_an_early_answer_survives(void **state)
+{
+    struct server *s = *state;
+    static char block[65536];
+    struct raw *r = raw_open(s);
+    raw_puts(r, "POST /v1/tokenize HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+                "Content-Length: 99999999\r\n\r\n");
+    for (int i = 0; i < 8; i++)
+        if (raw_send_some(r, block, sizeof block) < 0)
+            break;
+    expect(r, 413);
+    raw_close(r);
+}
+
+static void test_hosts_and_origins(void **state)
+{
+    struct server *s = *state;
+    expect_ask(s, "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403, "host_refused");
+    expect_ask(s, "GET /livez HTTP/1.1\r\nHost: pod.example\r\n\r\n", 200, "ok");
+    expect_ask(s, "GET /v1/models HTTP/1.1\r\n" HOST "Origin: https://evil.example\r\n\r\n", 403,
+               "origin_refused");
+    struct server *c =
+        server_start(ARGS("--cors", "https://app.example", "--allowed-hosts", "slate.example"));
+    expect_ask(c, "GET /v1/models HTTP/1.1\r\nHost: slate.example\r\n\r\n", 200, "data");
+    expect_ask(c, "GET /v1/models HTTP/1.1\r\n" HOST "Origin: https://app.example\r\n\r\n", 200,
+               "Access-Control-Allow-Origin: https://app.example\r\nVary: Origin\r\n");
+    expect_ask(c, "GET /none HTTP/1.1\r\n" HOST "Origin: https://app.example\r\n\r\n", 404,
+               "Access-Control-Allow-Origin: https://app.example\r\n");
+    expect_ask(c, "GET /v1/models HTTP/1.1\r\n" HOST "Origin: https://evil.example\r\n\r\n", 403,
+               "--cors");
+    static const char preflight[] =
+        "OPTIONS /v1/generate HTTP/1.1\r\n" HOST "Origin: https://%s\r\n"
+        "Access-Control-Request-Method: POST\r\n"
+        "Access-Control-Request-Headers: authorization, content-type\r\n\r\n";
+    char request[512];
+    snprintf(request, sizeof request, preflight, "app.example");
+    expect_ask(c, request, 204, "Access-Control-Allow-Methods: POST, OPTIONS\r\n");
+    expect_ask(c, request, 204, "Access-Control-Allow-Headers: authorization, content-type\r\n");
+    snprintf(request, sizeof request, preflight, "evil.example");
+    expect_ask(c, request, 403, "origin_refused");
+    server_stop(c);
+}
+
+/* --- slow and dead clients -------------------------------------------------------------------- */
+
+static void test_deadlines(void **state)
+{
+    (void)state;
+    struct server *s = server_start_loading(
+        ARGS("--header-timeout", "150ms", "--body-timeout", "150ms", "--idle-timeout", "150ms"));
+    struct raw *silent = raw_open(s), *head = raw_open(s), *body = raw_open(s), *idle = raw_open(s);
+    raw_puts(head, "GET /livez HT");
+    raw_puts(body, "POST /v1/generate HTTP/1.1\r\n" HOST
+                   "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{");
+    raw_puts(idle, GET("/livez"));
+    expect(idle, 200);
+    expect_alive(s);
+    assert_true(raw_wait_closed(silent));
+    expect(head, 408);
+    assert_true(raw_wait_closed(head));
+    expect(body, 408);
+    assert_true(raw_wait_closed(body));
+    assert_true(raw_wait_closed(idle));
+    raw_close(silent);
+    raw_close(head);
+    raw_close(body);
+    raw_close(idle);
+    server_stop(s);
+}
+
+static void test_more_connections_than_allowed(void **state)
+{
+    (void)state;
+    struct server *s = server_start_loading(ARGS("--max-connections", "2"));
+    struct raw *a = raw_open(s), *b = raw_open(s);
+    raw_puts(a, GET("/livez"));
+    expect(a, 200);
+    raw_puts(b, GET("/livez"));
+    expect(b, 200);
+    for (int i = 0; i < 5; i++) {
+        struct raw *c = raw_open(s);
+        raw_puts(c, GET("/livez"));
+        struct raw_response *p = raw_read(c, false);
+        assert_int_equal(p->status, 503);
+        assert_non_null(strstr(p->body, "\"code\":\"server_full\""));
+        assert_non_null(strstr(p->head, "\r\nRetry-After: 1\r\n"));
+        raw_response_free(p);
+        raw_close(c);
+    }
+    raw_close(a);
+    /* The place is free once the server has seen the end: b asks until then. */
+    for (bool free = false; !free;) {
+        raw_puts(b, GET("/metrics"));
+        struct raw_response *p = raw_read(b, false);
+        free = strstr(p->body, "\nslate_http_connections 1\n") != NULL;
+        raw_response_free(p);
+    }
+    expect_alive(s);
+    raw_close(b);
+    server_stop(s);
+}
+
+/* A client that reads nothing is cut off after --write-timeout; nobody waits for it. Over a unix
+ * socket, whose buffers are small. */
+static void test_a_client_that_does_not_read(void **state)
+{
+    (void)state;
+    char listen[160];
+    snprintf(listen, sizeof listen, "unix:%s", path_of("socket"));
+    struct server *s =
+        server_start(ARGS("--listen", listen, "--write-timeout", "300ms", "--write-high", "16KiB",
+                          "--write-low", "4KiB", "--log-level", "debug"));
+    struct raw *stream = raw_open(s), *many = raw_open(s);
+    start_long_stream(stream);
+    for (int i = 0; i < 1000; i++) /* answers of some 10 KB each */
+        if (raw_send_some(many, GET("/metrics"), strlen(GET("/metrics"))) <= 0)
+            break;
+    expect_alive(s);
+    server_wait_log_times(s, "\"connection timed out\" option=write-timeout", 2);
+    server_wait_log(s, "request aborted");
+    expect_alive(s);
+    raw_close(stream);
+    raw_close(many);
+    server_stop(s);
+}
+
+static void test_clients_that_go_away(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--read-ahead", "4KiB"));
+    static const char queued[] = GET("/livez");
+    for (int how = 0; how < 4; how++) {
+        struct raw *r = raw_open(s);
+        start_long_stream(r);
+        raw_wait_text(r, "data: ");
+        struct linger hard = {.l_onoff = 1};
+        if (how == 0)
+            assert_int_equal(shutdown(r->fd, SHUT_WR), 0); /* half closed counts as gone */
+        if (how == 1)                                      /* a reset */
+            assert_int_equal(setsockopt(r->fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard), 0);
+        if (how == 2) /* with requests queued */
+            raw_puts(r, queued);
+        if (how == 3) { /* with so many that the server has stopped reading */
+            for (int i = 0; i < 500; i++)
+                if (raw_send_some(r, queued, strlen(queued)) <= 0)
+                    break;
+            expect_alive(s);
+        }
+        if (how != 0)
+            raw_close(r);
+        server_wait_log_times(s, "request aborted", (unsigned)how + 1);
+        if (how == 0)
+            raw_close(r);
+    }
+    for (bool running = true; running;) { /* the engine drops the turn within a step */
+        struct raw_response *p = raw_ask(s, GET("/metrics"));
+        running = !strstr(p->body, "\nslate_requests_running 0\n");
+        raw_response_free(p);
+    }
+    expect_ask(s, GET("/metrics"), 200, "\nslate_http_requests_aborted_total 4\n");
+    server_stop(s);
+}
+
+/* --- unix sockets ----------------------------------------------------------------------------- */
+
+static void test_unix_socket(void **state)
+{
+    (void)state;
+    char listen[160];
+    struct stat st;
+    const char *path = path_of("socket");
+    snprintf(listen, sizeof listen, "unix:%s", path);
+    struct server *s = server_start_loading(ARGS("--listen", listen));
+    assert_string_equal(s->unix_path, path);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0077, 0); /* its owner's alone */
+    expect_ask(s, "GET /metrics HTTP/1.1\r\nHost: anything\r\n\r\n", 200, "slate_ready");
+    expect_exit(ARGS("serve", "--listen", listen), 1, "in use");
+    expect_alive(s);
+    /* Killed, it leaves its file; the next one takes the place. */
+    assert_int_equal(server_end(s, SIGKILL), -SIGKILL);
+    assert_int_equal(stat(path, &st), 0);
+    s = server_start_loading(ARGS("--listen", listen));
+    expect_alive(s);
+    server_stop(s);
+    assert_int_equal(stat(path, &st), -1);
+    write_file("file", "no socket");
+    snprintf(listen, sizeof listen, "unix:%s", path_of("file"));
+    expect_exit(ARGS("serve", "--listen", listen), 1, "not a socket");
+    assert_int_equal(stat(path_of("file"), &st), 0);
+}
+
+/* --- keys ------------------------------------------------------------------------------------- */
+
+#define AS(key, path) "GET " path " HTTP/1.1\r\n" HOST "Authorization: Bearer " key "\r\n\r\n"
+
+static void test_keys(void **state)
+{
+    (void)state;
+    const char *keys = write_file("keys", "user-key-1 t user\nprobe-key-1 t metrics\n"
+                                          "admin-key-1 t admin\n");
+    struct server *s = server_start(ARGS("--api-keys", keys));
+    expect_ask(s, GET("/livez"), 200, "ok");
+    expect_ask(s, GET("/readyz"), 200, "ready");
+    expect_ask(s, GET("/v1/models"), 401, "WWW-Authenticate: Bearer realm=\"slate\"\r\n");
+    expect_ask(s, GET("/v1/models"), 401, "\"code\":\"invalid_api_key\"");
+    expect_ask(s, GET("/metrics"), 401, "\"type\":\"authentication_error\"");
+    expect_ask(s, AS("user-key-2", "/v1/models"), 401, "not known");
+    expect_ask(s, AS("user-key-1", "/v1/models"), 200, "data");
+    expect_ask(s, AS("user-key-1", "/metrics"), 403, "'metrics'");
+    expect_ask(s, AS("probe-key-1", "/metrics"), 200, "slate_ready 1");
+    expect_ask(s, AS("probe-key-1", "/v1/models"), 403, "'user'");
+    expect_ask(s,
+               "POST /v1/admin/drain HTTP/1.1\r\n" HOST "Authorization: Bearer user-key-1\r\n\r\n",
+               403, "'admin'");
+    /* SIGHUP: the file as it is now; connections stay. */
+    struct raw *r = raw_open(s);
+    raw_puts(r, AS("user-key-1", "/v1/models"));
+    expect(r, 200);
+    write_file("keys", "user-key-2 t user\n");
+    assert_int_equal(kill(s->pid, SIGHUP), 0);
+    server_wait_log(s, "keys were read again\" keys=1");
+    raw_puts(r, AS("user-key-1", "/v1/models"));
+    expect(r, 401);
+    raw_puts(r, AS("user-key-2", "/v1/models"));
+    expect(r, 200);
+    /* One that is wrong changes nothing. */
+    write_file("keys", "broken\n");
+    assert_int_equal(kill(s->pid, SIGHUP), 0);
+    server_wait_log(s, "keys were not read again");
+    raw_puts(r, AS("user-key-2", "/v1/models"));
+    expect(r, 200);
+    raw_close(r);
+    assert_null(strstr(s->log, "user-key"));
+    server_stop(s);
+}
+
+/* --- draining --------------------------------------------------------------------------------- */
+
+static void test_drain(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--drain-timeout", "100ms"));
+    struct raw *stream = raw_open(s), *idle = raw_open(s);
+    raw_puts(idle, GET("/livez"));
+    expect(idle, 200);
+    start_long_stream(stream);
+    raw_wait_text(stream, "data: ");
+    assert_int_equal(kill(s->pid, SIGTERM), 0);
+    server_wait_log(s, "draining");
+    expect_ask(s, GET("/readyz"), 503, "\"code\":\"draining\"");
+    raw_puts(idle, "POST /v1/generate HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+                   "Content-Length: 16\r\n\r\n{\"prompt\":\"abc\"}");
+    struct raw_response *p = raw_read(idle, false);
+    assert_int_equal(p->status, 503);
+    assert_non_null(strstr(p->head, "\r\nConnection: close\r\n"));
+    raw_response_free(p);
+    /* The limit ends the turn as `paused`, with everything a response needs. */
+    p = raw_read(stream, false);
+    assert_true(p->chunked);
+    assert_non_null(strstr(p->body, "\"finish_reason\":\"paused\""));
+    assert_non_null(strstr(p->body, "data: [DONE]\n\n"));
+    raw_response_free(p);
+    raw_close(stream);
+    raw_close(idle);
+    assert_int_equal(server_end(s, 0), 0);
+}
+
+static void test_a_second_signal_ends_at_once(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--drain-timeout", "1h"));
+    struct raw *stream = raw_open(s);
+    start_long_stream(stream);
+    raw_wait_text(stream, "data: ");
+    assert_int_equal(kill(s->pid, SIGTERM), 0);
+    server_wait_log(s, "draining");
+    assert_int_equal(server_end(s, SIGTERM), -SIGTERM);
+    raw_close(stream);
+}
+
+static void test_drain_by_request(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--log-format", "text"));
+    struct raw *r = raw_open(s);
+    raw_puts(r, "POST /v1/admin/drain HTTP/1.1\r\n" HOST "\r\n");
+    expect(r, 202);
+    raw_close(r);
+    assert_int_equal(server_end(s, 0), 0);
+}
+
+/* --- the lot ---------------------------------------------------------------------------------- */
+
+static int start_shared(void **state)
+{
+    *state = server_start(ARGS("--log-level", "info"));
+    return make_dir(state);
+}
+
+static int stop_shared(void **state)
+{
+    server_stop(*state);
+    return remove_dir(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_command_line),
+        cmocka_unit_test(test_the_address_is_in_use),
+        cmocka_unit_test(test_signals_end_it),
+        cmocka_unit_test(test_keep_alive_and_ids),
+        cmocka_unit_test(test_pipelining_over_a_slow_one),
+        cmocka_unit_test(test_byte_by_byte),
+        cmocka_unit_test(test_100_continue),
+        cmocka_unit_test(test_an_early_answer_survives),
+        cmocka_unit_test(test_hosts_and_origins),
+        cmocka_unit_test(test_deadlines),
+        cmocka_unit_test(test_more_connections_than_allowed),
+        cmocka_unit_test(test_a_client_that_does_not_read),
+        cmocka_unit_test(test_clients_that_go_away),
+        cmocka_unit_test(test_unix_socket),
+        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_a_second_signal_ends_at_once),
+        cmocka_unit_test(test_drain_by_request),
+    };
+    return cmocka_run_group_tests(tests, start_shared, stop_shared);
+}
