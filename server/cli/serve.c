@@ -52,9 +52,9 @@ static enum sl_code check_fits(const struct sl_config *c, size_t n, size_t slot,
     if (!budget || n + n_turns <= budget / slot)
         return SL_OK;
     return sl_fail(err, SL_E_USAGE,
-                   "%zu sessions and two states for each of %" PRIu64 " running turns, %.3g MiB "
-                   "each, need %.0f MiB, but %s %.0f MiB: lower --sessions-in-memory or "
-                   "--max-running",
+                   "the states of sessions (%zu) and of running turns (2 for each of %" PRIu64
+                   "), %.3g MiB each, need %.0f MiB, but %s %.0f MiB: see --sessions-in-memory, "
+                   "--max-running and --memory",
                    n, c->max_running, (double)slot / mib,
                    (double)(n + n_turns) * (double)slot / mib, what, (double)budget / mib);
 }
