@@ -434,8 +434,7 @@ void call_abort(struct call *k)
 
 /* --- whole calls -------------------------------------------------------------------------------*/
 
-/* The format with " for each ', then formatted. */
-static char *json_text(const char *fmt, va_list args, size_t *ret_n)
+char *json_text(const char *fmt, va_list args, size_t *ret_n)
 {
     char *f = sl_strdup(fmt), *text = NULL;
     assert_non_null(f);

@@ -14,6 +14,7 @@
 #define SLATE_TESTS_CLIENT_H
 
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -87,6 +88,9 @@ struct reply *del(struct client *c, const char *path);
 struct reply *post(struct client *c, const char *path, const char *fmt, ...) CLIENT_PRINTF(3, 4);
 struct reply *patch(struct client *c, const char *path, const char *fmt, ...) CLIENT_PRINTF(3, 4);
 void reply_free(struct reply *r); /* NULL is fine */
+
+/* The format with " for each ', then formatted; sl_free(). */
+char *json_text(const char *fmt, va_list args, size_t *ret_n);
 
 /* --- looking into replies ----------------------------------------------------------------------*/
 /* Each of these fails the test, and prints the reply, where what is asked for is not there. */
