@@ -317,7 +317,7 @@ static void test_slow_reader(void **state)
     (void)state;
     enum { N = 6000 };
     start((const char *const[]){"--write-high=64KiB", "--write-low=16KiB", NULL});
-    struct client *slow = client_open(a.base), *c = a.client;
+    struct client *slow = client_open(a.server->base), *c = a.client;
     client_small_buffers(slow);
     struct call *k = generate_start(
         slow,
@@ -353,7 +353,7 @@ static void test_dead_reader(void **state)
     (void)state;
     start((const char *const[]){"--write-timeout=300ms", "--max-tokens-limit=1000000",
                                 "--write-high=64KiB", "--write-low=16KiB", NULL});
-    struct client *dead = client_open(a.base), *c = a.client;
+    struct client *dead = client_open(a.server->base), *c = a.client;
     client_small_buffers(dead);
     reply_free(expect(post(c, "/v1/sessions", "{'id':'d'}"), 201));
     struct call *k =
@@ -407,7 +407,7 @@ static void test_drain(void **state)
     call_until_events(running, 1);
     struct call *waiting = generate_start(c, "'prompt':'b','max_tokens':3,'ignore_eos':true");
     until_metric(c, "slate_requests_queued", 1);
-    server_signal(a.server, SIGTERM);
+    kill(a.server->pid, SIGTERM);
     until_draining(c);
     expect_draining(post(c, "/v1/generate", "{'prompt':'a'}"));
     expect_draining(post(c, "/v1/sessions", "{}"));
@@ -420,7 +420,7 @@ static void test_drain(void **state)
     assert_string_equal(str_at(g.o.final, "finish_reason"), "length");
     gen_done(&g);
     client_close(a.client);
-    assert_int_equal(server_wait(a.server), 0);
+    assert_int_equal(server_end(a.server, 0), 0);
     a.server = NULL;
 }
 
@@ -442,7 +442,7 @@ static void test_drain_limit(void **state)
     assert_string_equal(str_at(g.o.final, "finish_reason"), "paused");
     gen_done(&g);
     client_close(a.client);
-    assert_int_equal(server_wait(a.server), 0);
+    assert_int_equal(server_end(a.server, 0), 0);
     a.server = NULL;
 }
 

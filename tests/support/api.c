@@ -8,24 +8,25 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "tests/support/seeded.h"
 #include "tests/support/server.h"
 
 void api_start(struct api *a, const char *const *options)
 {
     *a = (struct api){.server = server_start(options)};
-    snprintf(a->base, sizeof a->base, "http://127.0.0.1:%u", server_port(a->server));
-    a->client = client_open(a->base);
+    a->client = client_open(a->server->base);
 }
 
 void api_stop(struct api *a)
 {
     client_close(a->client);
-    assert_int_equal(server_stop(a->server), 0);
+    server_stop(a->server);
     *a = (struct api){0};
 }
 
@@ -163,4 +164,32 @@ const char *quoted(const char *s)
     for (char *p = dst; *p; p++)
         *p = *p == '\'' ? '"' : *p;
     return dst;
+}
+
+/* --- models ------------------------------------------------------------------------------------*/
+
+const char *seeded_bytes_model(void)
+{
+    static char path[512];
+    if (*path)
+        return path;
+    static const struct seeded_shape shape = {.n_layers = 2,
+                                              .d_model = 64,
+                                              .head_size = 16,
+                                              .d_ffn = 128,
+                                              .vocab_size = 256,
+                                              .rank_w = 8,
+                                              .rank_a = 8,
+                                              .rank_v = 8,
+                                              .rank_g = 16,
+                                              .dtype = SL_DTYPE_F32,
+                                              .seed = 7};
+    const char *build = getenv("SLATE_BUILD");
+    struct seeded s;
+    snprintf(path, sizeof path, "%s/tests/%s-bytes.safetensors", build ? build : "build/release",
+             program_invocation_short_name);
+    seeded_init(&s, &shape);
+    seeded_write(&s, path);
+    seeded_done(&s);
+    return path;
 }

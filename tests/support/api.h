@@ -8,7 +8,6 @@
 struct api {
     struct server *server;
     struct client *client;
-    char base[64]; /* "http://127.0.0.1:PORT" */
 };
 
 /* options: of `slate serve`, up to a NULL. Fails the test when it does not start. */
