@@ -118,14 +118,18 @@ static const struct field patch_fields[] = {{"ttl_s", T_INT}, {"metadata", T_OBJ
 static const struct field tokenize_fields[] = {{"text", T_STRING}, {"model", T_STRING}};
 static const struct field detokenize_fields[] = {{"tokens", T_ARRAY}, {"model", T_STRING}};
 
-static void check_types(const char *method, const char *path, const struct field *f, size_t n)
+/* good: the field that the request cannot do without. */
+static void check_types(const char *method, const char *path, const char *good,
+                        const struct field *f, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
-            char body[300], what[100];
+            char body[300], what[300];
             if (f[i].takes & values[k].is)
                 continue;
-            snprintf(body, sizeof body, "{\"%s\":%s}", f[i].name, quoted(values[k].json));
+            bool alone = !*good || !strncmp(good + 1, f[i].name, strlen(f[i].name));
+            snprintf(body, sizeof body, "{\"%s\":%s%s%s}", f[i].name, quoted(values[k].json),
+                     alone ? "" : ",", alone ? "" : quoted(good));
             struct reply *r = request(tiny.client, method, path, NULL, body, strlen(body));
             snprintf(what, sizeof what, "%s", r->json ? str_at(r->json, "error.message") : "");
             /* The message names the field and what it should be. */
@@ -138,23 +142,25 @@ static void check_types(const char *method, const char *path, const struct field
     still_answers();
 }
 
-#define CHECK_TYPES(method, path, fields)                                                          \
-    check_types((method), (path), (fields), sizeof(fields) / sizeof *(fields))
+#define CHECK_TYPES(method, path, good, fields)                                                    \
+    check_types((method), (path), (good), (fields), sizeof(fields) / sizeof *(fields))
 
 static void test_types(void **state)
 {
     (void)state;
-    CHECK_TYPES("POST", "/v1/generate", turn_fields);
-    CHECK_TYPES("POST", "/v1/generate", generate_fields);
-    CHECK_TYPES("POST", "/v1/completions", turn_fields);
-    CHECK_TYPES("POST", "/v1/completions", completion_fields);
-    CHECK_TYPES("POST", "/v1/chat/completions", turn_fields);
-    CHECK_TYPES("POST", "/v1/chat/completions", chat_fields);
-    CHECK_TYPES("POST", "/v1/sessions", session_fields);
-    CHECK_TYPES("POST", "/v1/sessions/s/fork", fork_fields);
-    CHECK_TYPES("PATCH", "/v1/sessions/s", patch_fields);
-    CHECK_TYPES("POST", "/v1/tokenize", tokenize_fields);
-    CHECK_TYPES("POST", "/v1/detokenize", detokenize_fields);
+    static const char prompt[] = "'prompt':'a'",
+                      messages[] = "'messages':[{'role':'user','content':'a'}]";
+    CHECK_TYPES("POST", "/v1/generate", prompt, turn_fields);
+    CHECK_TYPES("POST", "/v1/generate", "", generate_fields);
+    CHECK_TYPES("POST", "/v1/completions", prompt, turn_fields);
+    CHECK_TYPES("POST", "/v1/completions", prompt, completion_fields);
+    CHECK_TYPES("POST", "/v1/chat/completions", messages, turn_fields);
+    CHECK_TYPES("POST", "/v1/chat/completions", messages, chat_fields);
+    CHECK_TYPES("POST", "/v1/sessions", "", session_fields);
+    CHECK_TYPES("POST", "/v1/sessions/s/fork", "", fork_fields);
+    CHECK_TYPES("PATCH", "/v1/sessions/s", "", patch_fields);
+    CHECK_TYPES("POST", "/v1/tokenize", "'text':'a'", tokenize_fields);
+    CHECK_TYPES("POST", "/v1/detokenize", "'tokens':[]", detokenize_fields);
 }
 
 /* --- values ------------------------------------------------------------------------------------*/

@@ -17,10 +17,30 @@
 #include "tests/support/seeded.h"
 #include "tests/support/server.h"
 
+static void until_ready(const struct api *a)
+{
+    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
+    for (bool ready = false; !ready;) {
+        struct reply *r = get(a->client, "/readyz");
+        ready = r->status == 200;
+        if (!ready && (r->status != 503 || client_now_ms() > deadline))
+            fail_msg("the server does not become ready: %s", r->body);
+        reply_free(r);
+    }
+}
+
 void api_start(struct api *a, const char *const *options)
 {
-    *a = (struct api){.server = server_start(options)};
+    enum { MAX = 40 };
+    /* A line for every request would fill the pipe that nobody reads. */
+    const char *all[MAX + 1] = {"--log-level=warn"};
+    for (size_t n = 1; options[n - 1]; n++) {
+        assert_true(n < MAX);
+        all[n] = options[n - 1];
+    }
+    *a = (struct api){.server = server_start_loading(all)};
     a->client = client_open(a->server->base);
+    until_ready(a);
 }
 
 void api_stop(struct api *a)

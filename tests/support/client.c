@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include <curl/curl.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 
 #include "engine/base/mem.h"
 
-enum { BODY_MAX = 64 << 20, FMT_MAX = 1 << 20 };
+enum { BODY_MAX = 64 << 20, FMT_MAX = 16 << 20 };
 
 struct client {
     CURLM *multi;
@@ -186,13 +187,15 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *user)
     return n;
 }
 
+/* A server that is started later must not hold this connection open. */
 static int on_socket(void *user, curl_socket_t fd, curlsocktype purpose)
 {
-    (void)user;
-    (void)purpose;
+    const struct call *k = user;
     int small = 2048;
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
-    return CURL_SOCKOPT_OK;
+    (void)purpose;
+    if (k->client->small_buffers)
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    return fcntl(fd, F_SETFD, FD_CLOEXEC) ? CURL_SOCKOPT_ERROR : CURL_SOCKOPT_OK;
 }
 
 /* --- clients -----------------------------------------------------------------------------------*/
@@ -311,8 +314,9 @@ struct call *call_start(struct client *c, const char *method, const char *path, 
     curl_easy_setopt(k->easy, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(k->easy, CURLOPT_WRITEDATA, k);
     curl_easy_setopt(k->easy, CURLOPT_PRIVATE, k);
+    curl_easy_setopt(k->easy, CURLOPT_SOCKOPTFUNCTION, on_socket);
+    curl_easy_setopt(k->easy, CURLOPT_SOCKOPTDATA, k);
     if (c->small_buffers) {
-        curl_easy_setopt(k->easy, CURLOPT_SOCKOPTFUNCTION, on_socket);
         curl_easy_setopt(k->easy, CURLOPT_FRESH_CONNECT, 1L);
         curl_easy_setopt(k->easy, CURLOPT_BUFFERSIZE, 1024L);
     }
