@@ -90,7 +90,7 @@ static void store(char *dst, enum sl_dtype type, float block[SL_PANEL][BLOCK], s
     }
 }
 
-/* Where nothing is converted, 16-bit weights are only moved: six times as fast. */
+/* Where nothing is converted, 16-bit weights are only moved, which is several times as fast. */
 static void move_16(char *dst, const char *src, size_t outputs, size_t stride_out, size_t stride_in,
                     size_t n)
 {
