@@ -103,6 +103,7 @@ static enum sl_code find_route(struct sl_exchange *ex, struct sl_error *err)
     char *q = strchr(h->target, '?');
     if (q)
         *q++ = '\0';
+    ex->query_text = q;
     ex->path = h->target;
     ex->max_body = (size_t)ex->env->config->max_body;
     ex->discard = true;

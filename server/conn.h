@@ -85,7 +85,8 @@ struct sl_exchange {
     bool is_head; /* HEAD: no body goes out */
     bool is_options;
     bool http11;
-    char *query; /* decoded pairs, n_query of them: name NUL value NUL … */
+    const char *query_text; /* as sent, without the '?'; NULL: none */
+    char *query;            /* decoded pairs, n_query of them: name NUL value NUL … */
     size_t n_query;
     char *body;
     size_t n_body, cap_body, max_body;

@@ -179,6 +179,11 @@ const char *sl_exchange_param(const struct sl_exchange *ex, const char *name)
     return "";
 }
 
+const char *sl_exchange_query_text(const struct sl_exchange *ex)
+{
+    return ex->query_text ? ex->query_text : "";
+}
+
 const char *sl_exchange_query(const struct sl_exchange *ex, const char *name)
 {
     const char *s = ex->query;

@@ -64,6 +64,9 @@ const char *sl_exchange_param(const struct sl_exchange *ex, const char *name);
  * when there is none, "" for `?name` and `?name=`. */
 const char *sl_exchange_query(const struct sl_exchange *ex, const char *name);
 
+/* The whole query as it was sent, without the '?'; "" when there is none. */
+const char *sl_exchange_query_text(const struct sl_exchange *ex);
+
 /* The first header of that name (any case), without surrounding white space; NULL: none. */
 const char *sl_exchange_header(const struct sl_exchange *ex, const char *name);
 

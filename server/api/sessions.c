@@ -237,32 +237,6 @@ struct listing {
     const char *last_id;
 };
 
-static void put_encoded(struct sl_buf *b, const char *name, const char *value)
-{
-    if (!value)
-        return;
-    sl_buf_printf(b, "%s=", name);
-    for (; *value; value++)
-        sl_buf_printf(b, "%%%02x", (unsigned char)*value);
-    sl_buf_putc(b, '&');
-}
-
-/* The decoder reads a query as it is sent; the exchange gives decoded values. */
-static enum sl_code decode_list_query(struct sl_exchange *ex, struct sl_list_query *ret,
-                                      struct sl_error *err)
-{
-    static const char *const names[] = {"limit", "after", "prefix"};
-    struct sl_buf b;
-    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        put_encoded(&b, names[i], sl_exchange_query(ex, names[i]));
-    enum sl_code c = sl_buf_code(&b, err);
-    if (!c)
-        c = sl_list_query_decode(ret, b.data, b.len, &sl_app_of(ex)->limits, err);
-    sl_buf_done(&b);
-    return c;
-}
-
 static void list_item(const struct sl_session *s, size_t i, void *arg)
 {
     struct listing *l = arg;
@@ -278,8 +252,10 @@ static void get_sessions(struct sl_exchange *ex)
     struct sl_list_query q;
     struct sl_error err;
     enum sl_code c = sl_app_ready(app, &err);
-    if (!c)
-        c = decode_list_query(ex, &q, &err);
+    if (!c) {
+        const char *query = sl_exchange_query_text(ex);
+        c = sl_list_query_decode(&q, query, strlen(query), &app->limits, &err);
+    }
     if (c) {
         sl_exchange_fail(ex, &err);
         return;
