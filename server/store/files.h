@@ -1,0 +1,69 @@
+/* files.h: snapshots as files: where they lie, how they get there whole, how they are found wrong.
+ *
+ *   sessions/t-TENANT/x/y/ID.INCARNATION.VERSION-NUMBER.safetensors      x, y: a hex digit of a
+ * hash
+ *
+ * A name is never used twice (NUMBER only grows), so that a file which is to be removed late cannot
+ * be a new one. Temporary files have `.tmp` behind it. Links are never followed, and only regular
+ * files are read. What counts is the log: a file that no record names is a leftover, and one that
+ * has not the recorded size and digest is damaged.
+ *
+ * Everything but sl_files_sweep() runs in libuv's pool. */
+#ifndef SLATE_SERVER_STORE_FILES_H
+#define SLATE_SERVER_STORE_FILES_H
+
+#include "server/store/index.h"
+#include "server/store/io.h"
+
+#define SL_SESSIONS_NAME "sessions"
+
+enum { SL_FILE_NAME_SIZE = 256, SL_FILE_PATH_SIZE = 384 };
+
+/* Whose snapshot; texts outlive the call. */
+struct sl_file_of {
+    const char *tenant, *id;
+    unsigned char incarnation[16];
+    uint64_t hash; /* of both names: the folder */
+};
+
+struct sl_files {
+    const struct sl_store_io *io;
+    int sessions; /* the folder */
+    const char *root;
+};
+
+/* Which folders' entries are known to be on the disk: set by the caller from the tenant before, and
+ * back into it after a success. */
+struct sl_folders {
+    bool tenant, fan, leaf;
+};
+void sl_folders_get(const struct sl_ix_tenant *t, uint64_t hash, struct sl_folders *ret);
+void sl_folders_set(struct sl_ix_tenant *t, uint64_t hash, const struct sl_folders *f);
+
+/* Writes the file, synced whole under its name; gives its size and digest in *s (number and version
+ * are given). Errors: IO, STORE_FULL. */
+SL_NODISCARD enum sl_code sl_file_write(const struct sl_files *fs, const struct sl_file_of *of,
+                                        struct sl_folders *folders, const void *data, size_t n,
+                                        struct sl_snapfile *s, struct sl_error *err);
+
+/* Reads it, verified; *ret is freed with sl_free(). Errors: SNAPSHOT_CORRUPT (names the file and
+ * what is wrong), IO, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_file_read(const struct sl_files *fs, const struct sl_file_of *of,
+                                       const struct sl_snapfile *s, unsigned char **ret,
+                                       struct sl_error *err);
+
+/* Gone, or not there. Errors: IO. */
+SL_NODISCARD enum sl_code sl_file_remove(const struct sl_files *fs, const struct sl_file_of *of,
+                                         const struct sl_snapfile *s, struct sl_error *err);
+
+struct sl_sweep {
+    uint64_t removed; /* leftovers: temporary files, snapshots that no record names */
+    uint64_t foreign; /* names that are none of ours; left alone */
+    uint64_t failed;
+};
+/* At open. Failures are counted: what could not be removed is harmless. Errors: IO (a folder that
+ * cannot be read). */
+SL_NODISCARD enum sl_code sl_files_sweep(const struct sl_files *fs, const struct sl_index *ix,
+                                         struct sl_sweep *ret, struct sl_error *err);
+
+#endif

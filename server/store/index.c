@@ -1,0 +1,418 @@
+/* index.c: see index.h. A hash table with chains: growing it may fail without harm. */
+#include "server/store/index.h"
+
+#include <assert.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "engine/base/mem.h"
+
+enum { BUCKETS_MIN = 64 };
+
+static void free_entries(struct sl_ix_session *s)
+{
+    for (struct sl_ix_entry *e = s->entries, *next; e; e = next) {
+        next = e->next;
+        sl_free(e);
+    }
+    s->entries = s->last_entry = NULL;
+    s->n_turns = s->n_answers = 0;
+    s->replay_tokens = 0;
+}
+
+void sl_index_done(struct sl_index *ix)
+{
+    for (size_t i = 0; i < ix->n_buckets; i++) {
+        for (struct sl_ix_session *s = ix->buckets[i], *next; s; s = next) {
+            next = s->next;
+            free_entries(s);
+            sl_free(s);
+        }
+    }
+    sl_free((void *)ix->buckets);
+    for (struct sl_ix_tenant *t = ix->tenants, *next; t; t = next) {
+        next = t->next;
+        sl_free(t);
+    }
+    *ix = (struct sl_index){0};
+}
+
+/* Names hold no '/', so that two pairs never join to the same text. */
+static uint64_t name_hash(const char *tenant, size_t tenant_n, const char *id, size_t id_n)
+{
+    char text[SL_RECORD_NAMES_MAX + 1];
+    assert(tenant_n <= SL_TENANT_MAX && id_n <= SL_SESSION_ID_MAX);
+    memcpy(text, tenant, tenant_n);
+    text[tenant_n] = '/';
+    memcpy(text + tenant_n + 1, id, id_n);
+    return XXH3_64bits(text, tenant_n + 1 + id_n);
+}
+
+static bool is_name(const struct sl_ix_session *s, const char *tenant, size_t tenant_n,
+                    const char *id, size_t id_n)
+{
+    return s->id_n == id_n && memcmp(s->id, id, id_n) == 0 && s->tenant->name_n == tenant_n &&
+           memcmp(s->tenant->name, tenant, tenant_n) == 0;
+}
+
+static struct sl_ix_session *find(const struct sl_index *ix, uint64_t hash, const char *tenant,
+                                  size_t tenant_n, const char *id, size_t id_n)
+{
+    if (!ix->n_buckets)
+        return NULL;
+    struct sl_ix_session *s = ix->buckets[hash & (ix->n_buckets - 1)];
+    while (s && !(s->hash == hash && is_name(s, tenant, tenant_n, id, id_n)))
+        s = s->next;
+    return s;
+}
+
+struct sl_ix_session *sl_index_find(const struct sl_index *ix, const char *tenant, size_t tenant_n,
+                                    const char *id, size_t id_n)
+{
+    return find(ix, name_hash(tenant, tenant_n, id, id_n), tenant, tenant_n, id, id_n);
+}
+
+static void grow(struct sl_index *ix)
+{
+    size_t n = ix->n_buckets ? 2 * ix->n_buckets : BUCKETS_MIN;
+    struct sl_ix_session **buckets = sl_calloc(n, sizeof(struct sl_ix_session *));
+    if (!buckets)
+        return; /* longer chains */
+    for (size_t i = 0; i < ix->n_buckets; i++) {
+        for (struct sl_ix_session *s = ix->buckets[i], *next; s; s = next) {
+            next = s->next;
+            struct sl_ix_session **b = &buckets[s->hash & (n - 1)];
+            s->next = *b;
+            *b = s;
+        }
+    }
+    sl_free((void *)ix->buckets);
+    ix->buckets = buckets;
+    ix->n_buckets = n;
+}
+
+/* Tenants are few (a key file lists them) and never forgotten while the store is open. */
+static struct sl_ix_tenant *get_tenant(struct sl_index *ix, const char *name, size_t n)
+{
+    for (struct sl_ix_tenant *t = ix->tenants; t; t = t->next)
+        if (t->name_n == n && memcmp(t->name, name, n) == 0)
+            return t;
+    struct sl_ix_tenant *t = sl_calloc(1, sizeof *t);
+    if (t) {
+        memcpy(t->name, name, n);
+        t->name_n = n;
+        t->next = ix->tenants;
+        ix->tenants = t;
+    }
+    return t;
+}
+
+struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size_t tenant_n,
+                                   const char *id, size_t id_n)
+{
+    uint64_t hash = name_hash(tenant, tenant_n, id, id_n);
+    struct sl_ix_session *s = find(ix, hash, tenant, tenant_n, id, id_n);
+    if (s)
+        return s;
+    if (ix->n_nodes >= ix->n_buckets)
+        grow(ix);
+    struct sl_ix_tenant *t = get_tenant(ix, tenant, tenant_n);
+    if (!ix->n_buckets || !t)
+        return NULL;
+    s = sl_calloc(1, sizeof *s + id_n + 1);
+    if (!s)
+        return NULL;
+    memcpy(s->id, id, id_n);
+    s->id_n = id_n;
+    s->tenant = t;
+    s->hash = hash;
+    struct sl_ix_session **b = &ix->buckets[hash & (ix->n_buckets - 1)];
+    s->next = *b;
+    *b = s;
+    ix->n_nodes++;
+    return s;
+}
+
+void sl_index_release(struct sl_index *ix, struct sl_ix_session *s)
+{
+    if (s->exists || s->ops)
+        return;
+    assert(!s->entries);
+    struct sl_ix_session **p = &ix->buckets[s->hash & (ix->n_buckets - 1)];
+    while (*p != s)
+        p = &(*p)->next;
+    *p = s->next;
+    sl_free(s);
+    ix->n_nodes--;
+}
+
+bool sl_index_each(const struct sl_index *ix, bool (*each)(void *arg, struct sl_ix_session *s),
+                   void *arg)
+{
+    for (size_t i = 0; i < ix->n_buckets; i++)
+        for (struct sl_ix_session *s = ix->buckets[i]; s; s = s->next)
+            if (s->exists && !each(arg, s))
+                return false;
+    return true;
+}
+
+/* --- what records do -----------------------------------------------------------------------------
+ */
+
+static void count_live(struct sl_index *ix, struct sl_ix_session *s, int64_t by)
+{
+    s->live += (uint64_t)by;
+    ix->live += (uint64_t)by;
+}
+
+static void set_place(struct sl_index *ix, struct sl_ix_session *s, struct sl_place *p, uint64_t at,
+                      size_t size)
+{
+    count_live(ix, s, (int64_t)size - (int64_t)p->size);
+    *p = (struct sl_place){.at = at, .size = (uint32_t)size};
+}
+
+/* The snapshot's file is `snap` from now on. */
+static void set_snap(struct sl_index *ix, struct sl_ix_session *s, const struct sl_snapfile *snap,
+                     struct sl_snapfile *ret_old)
+{
+    if (s->snap.number != snap->number)
+        *ret_old = s->snap;
+    ix->snapshot_bytes += snap->size - s->snap.size;
+    s->snap = *snap;
+    if (snap->number > ix->last_number)
+        ix->last_number = snap->number;
+}
+
+/* Times come from disks and clocks: any value. */
+bool sl_answer_expired(int64_t answered_at, int64_t now)
+{
+    int64_t age;
+    return !__builtin_sub_overflow(now, answered_at, &age) && age > SL_ANSWER_LIFE_S;
+}
+
+/* Drops the entries that are neither a turn since the snapshot nor an answer to be kept. */
+static void sweep_entries(struct sl_index *ix, struct sl_ix_session *s, int64_t now)
+{
+    size_t too_many = s->n_answers > SL_STORE_ANSWERS_MAX ? s->n_answers - SL_STORE_ANSWERS_MAX : 0;
+    struct sl_ix_entry **p = &s->entries, *e;
+    s->last_entry = NULL;
+    s->n_turns = s->n_answers = 0;
+    s->replay_tokens = 0;
+    while ((e = *p)) {
+        if (e->answer && (too_many || sl_answer_expired(e->answered_at, now))) {
+            e->answer = false;
+            too_many -= too_many > 0;
+        }
+        e->turn = e->turn && e->version > s->snap.version;
+        if (!e->turn && !e->answer) {
+            count_live(ix, s, -(int64_t)e->place.size);
+            *p = e->next;
+            sl_free(e);
+            continue;
+        }
+        s->n_turns += e->turn;
+        s->n_answers += e->answer;
+        s->replay_tokens += e->turn ? e->n_tokens : 0;
+        s->last_entry = e;
+        p = &e->next;
+    }
+}
+
+static void add_entry(struct sl_index *ix, struct sl_ix_session *s, struct sl_ix_entry *e)
+{
+    e->next = NULL;
+    if (s->last_entry)
+        s->last_entry->next = e;
+    else
+        s->entries = e;
+    s->last_entry = e;
+    s->n_turns += e->turn;
+    s->n_answers += e->answer;
+    s->replay_tokens += e->turn ? e->n_tokens : 0;
+    count_live(ix, s, e->place.size);
+}
+
+static bool apply_head(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                       const unsigned char *payload, uint64_t at, struct sl_snapfile *ret_old)
+{
+    struct sl_head_payload h;
+    if (!sl_head_payload_read(&h, payload, r->payload_n) || h.snap.version > r->version)
+        return false;
+    if (s->exists) {
+        bool patch = r->version == s->version && h.snap.version == s->snap.version &&
+                     h.snap.number == s->snap.number;
+        bool restore = s->version != UINT64_MAX && r->version == s->version + 1 &&
+                       h.snap.number != 0 && h.snap.version == r->version;
+        if (memcmp(s->incarnation, r->incarnation, 16) != 0 || (!patch && !restore))
+            return false;
+    } else if (h.snap.version != r->version) {
+        return false; /* turns before it would be missing */
+    } else {
+        s->exists = true;
+        memcpy(s->incarnation, r->incarnation, 16);
+        ix->n_sessions++;
+    }
+    s->version = r->version;
+    s->tokens_seen = h.tokens_seen;
+    s->created_at = h.created_at;
+    s->used_at = h.used_at;
+    s->ttl_s = h.ttl_s;
+    s->metadata_n = h.metadata_n;
+    set_snap(ix, s, &h.snap, ret_old);
+    set_place(ix, s, &s->head, at, sl_record_size(r));
+    set_place(ix, s, &s->snapat, 0, 0);
+    sweep_entries(ix, s, h.used_at);
+    return true;
+}
+
+static bool apply_turn(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                       const unsigned char *payload, struct sl_ix_entry *e)
+{
+    struct sl_turn_payload t;
+    if (!sl_turn_payload_read(&t, payload, r->payload_n) || s->version == UINT64_MAX ||
+        r->version != s->version + 1)
+        return false;
+    e->n_tokens = t.n_tokens;
+    e->turn = true;
+    e->answer = t.has_answer;
+    e->answered_at = t.answered_at;
+    s->version = r->version;
+    s->tokens_seen = t.tokens_seen;
+    s->used_at = t.used_at;
+    add_entry(ix, s, e);
+    if (e->answer)
+        sweep_entries(ix, s, t.answered_at);
+    return true;
+}
+
+static bool apply_answer(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                         const unsigned char *payload, struct sl_ix_entry *e)
+{
+    struct sl_answer_payload a;
+    if (!sl_answer_payload_read(&a, payload, r->payload_n) || r->version > s->snap.version ||
+        s->n_turns || (s->last_entry && s->last_entry->version >= r->version))
+        return false;
+    e->answer = true;
+    e->answered_at = a.at;
+    add_entry(ix, s, e);
+    sweep_entries(ix, s, a.at);
+    return true;
+}
+
+static bool apply_snap(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                       const unsigned char *payload, uint64_t at, struct sl_snapfile *ret_old)
+{
+    struct sl_snapfile snap;
+    if (!sl_snap_payload_read(&snap, payload, r->payload_n, r->version) ||
+        r->version > s->version || r->version < s->snap.version)
+        return false;
+    set_snap(ix, s, &snap, ret_old);
+    set_place(ix, s, &s->snapat, at, sl_record_size(r));
+    sweep_entries(ix, s, s->used_at);
+    return true;
+}
+
+static void apply_delete(struct sl_index *ix, struct sl_ix_session *s, struct sl_snapfile *ret_old)
+{
+    *ret_old = s->snap;
+    ix->snapshot_bytes -= s->snap.size;
+    ix->n_sessions--;
+    ix->live -= s->live;
+    free_entries(s);
+    s->exists = false;
+    s->live = 0;
+    s->snap = (struct sl_snapfile){0};
+    s->head = s->snapat = s->damaged = (struct sl_place){0};
+}
+
+bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                    const unsigned char *payload, uint64_t at, struct sl_ix_entry *e,
+                    struct sl_snapfile *ret_old)
+{
+    *ret_old = (struct sl_snapfile){0};
+    bool same = s->exists && memcmp(s->incarnation, r->incarnation, 16) == 0;
+    bool ok = false;
+    if (e)
+        *e = (struct sl_ix_entry){.place = {.at = at, .size = (uint32_t)sl_record_size(r)},
+                                  .version = r->version};
+    switch (r->kind) {
+    case SL_RECORD_HEAD:
+        ok = apply_head(ix, s, r, payload, at, ret_old);
+        break;
+    case SL_RECORD_TURN:
+        ok = same && apply_turn(ix, s, r, payload, e);
+        break;
+    case SL_RECORD_ANSWER:
+        ok = same && apply_answer(ix, s, r, payload, e);
+        break;
+    case SL_RECORD_SNAP:
+        ok = same && apply_snap(ix, s, r, payload, at, ret_old);
+        break;
+    case SL_RECORD_DELETE:
+        if (same)
+            apply_delete(ix, s, ret_old);
+        ok = same;
+        break;
+    case SL_RECORD_BROKEN:
+        sl_index_damage(ix, s, r, at);
+        ok = true;
+        break;
+    default:
+        break;
+    }
+    if (!ok)
+        sl_free(e);
+    return ok;
+}
+
+void sl_index_damage(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                     uint64_t at)
+{
+    if (!s->exists) {
+        s->exists = true;
+        memcpy(s->incarnation, r->incarnation, 16);
+        s->version = s->tokens_seen = 0;
+        s->created_at = s->used_at = s->ttl_s = 0;
+        s->metadata_n = 0;
+        ix->n_sessions++;
+    }
+    if (r->version > s->version)
+        s->version = r->version;
+    if (!s->damaged.size)
+        set_place(ix, s, &s->damaged, at, sl_record_size(r));
+}
+
+static void move(struct sl_index *ix, struct sl_ix_session *s, struct sl_place *p)
+{
+    set_place(ix, s, p, p->moved_to, p->moved_to ? p->moved_size : 0);
+}
+
+void sl_index_moved(struct sl_index *ix)
+{
+    for (size_t i = 0; i < ix->n_buckets; i++) {
+        for (struct sl_ix_session *s = ix->buckets[i]; s; s = s->next) {
+            if (!s->exists)
+                continue;
+            move(ix, s, &s->head);
+            move(ix, s, &s->snapat);
+            move(ix, s, &s->damaged);
+            for (struct sl_ix_entry *e = s->entries; e; e = e->next) {
+                move(ix, s, &e->place);
+                e->answer = e->answer && e->place.size;
+                assert(!e->turn || e->place.size || s->damaged.size);
+            }
+            sweep_entries(ix, s, s->used_at);
+        }
+    }
+}
+
+void sl_index_head(const struct sl_ix_session *s, struct sl_head_payload *ret)
+{
+    *ret = (struct sl_head_payload){.tokens_seen = s->tokens_seen,
+                                    .created_at = s->created_at,
+                                    .used_at = s->used_at,
+                                    .ttl_s = s->ttl_s,
+                                    .snap = s->snap,
+                                    .metadata_n = s->metadata_n};
+}

@@ -1,0 +1,117 @@
+/* index.h: what the store knows of every session without reading a file: heads, where their records
+ * lie in the log, which snapshot is theirs.
+ *
+ * One function applies a record, both when the log is read at open and when one has been written:
+ * memory and disk cannot differ in what a record means. Applying allocates nothing, so that what is
+ * on the disk can always be taken into memory.
+ *
+ *   tenants ──> names, and which of their folders are known to be on the disk
+ *   buckets ──> sessions ──> entries: turns since the snapshot, and older ones whose answers are
+ *                                     kept, in the order of their versions
+ *
+ * Owner: the loop's thread. A rewrite, in libuv's pool, reads sessions and sets `moved_to`; no
+ * record is applied meanwhile. */
+#ifndef SLATE_SERVER_STORE_INDEX_H
+#define SLATE_SERVER_STORE_INDEX_H
+
+#include "server/store/record.h"
+
+enum { SL_ANSWER_LIFE_S = 86400, SL_STORE_LEAVES = 256 /* 16 × 16 folders a tenant */ };
+
+bool sl_answer_expired(int64_t answered_at, int64_t now);
+
+struct sl_op;
+
+struct sl_ix_tenant {
+    struct sl_ix_tenant *next;
+    size_t name_n;
+    bool synced;         /* its folder's entry in the one above */
+    bool fan_synced[16]; /* likewise one and two levels down */
+    unsigned char leaf_synced[SL_STORE_LEAVES / 8];
+    char name[SL_TENANT_MAX + 1];
+};
+
+/* Where a record lies. size 0: there is none. */
+struct sl_place {
+    uint64_t at;
+    uint64_t moved_to; /* a rewrite's: where it lies in the new log; 0: it is not in there */
+    uint32_t size, moved_size;
+};
+
+struct sl_ix_entry {
+    struct sl_ix_entry *next;
+    struct sl_place place;
+    uint64_t version;
+    int64_t answered_at;
+    uint32_t n_tokens;
+    bool turn;   /* since the snapshot */
+    bool answer; /* one of those kept */
+};
+
+struct sl_ix_session {
+    struct sl_ix_session *next; /* in its bucket */
+    uint64_t hash;
+    struct sl_ix_tenant *tenant;
+    struct sl_op *ops, *last_op; /* what was asked for, in order; the first one is being done */
+    bool exists;                 /* false: a place to wait in; nothing below is meaningful */
+    unsigned char incarnation[16];
+    uint64_t version, tokens_seen;
+    int64_t created_at, used_at, ttl_s;
+    uint32_t metadata_n;    /* in the record at `head` */
+    struct sl_place head;   /* HEAD */
+    struct sl_place snapat; /* SNAP; size 0: it was in the HEAD */
+    struct sl_snapfile snap;
+    struct sl_ix_entry *entries, *last_entry;
+    size_t n_turns, n_answers;
+    uint64_t replay_tokens;
+    uint64_t live;           /* bytes of its records */
+    struct sl_place damaged; /* a record that cannot be read, or BROKEN: nothing but a delete is
+                                possible */
+    size_t id_n;
+    char id[];
+};
+
+struct sl_index {
+    struct sl_ix_session **buckets;
+    size_t n_buckets; /* a power of two; 0: none yet */
+    size_t n_nodes, n_sessions;
+    struct sl_ix_tenant *tenants;
+    uint64_t live;           /* bytes of all records that are needed */
+    uint64_t snapshot_bytes; /* in files */
+    uint64_t last_number;    /* the largest of a snapshot's file */
+};
+
+void sl_index_done(struct sl_index *ix);
+
+/* The session, or a new place for it (exists false); NULL: no memory. */
+struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size_t tenant_n,
+                                   const char *id, size_t id_n);
+/* NULL: there is none, nor a place. */
+struct sl_ix_session *sl_index_find(const struct sl_index *ix, const char *tenant, size_t tenant_n,
+                                    const char *id, size_t id_n);
+/* Frees the place when there is no session and nothing waits in it. */
+void sl_index_release(struct sl_index *ix, struct sl_ix_session *s);
+
+/* Calls each(arg, s) for every session there is; each may not change the index. Stops at false. */
+bool sl_index_each(const struct sl_index *ix, bool (*each)(void *arg, struct sl_ix_session *s),
+                   void *arg);
+
+/* What a record does. `payload`: at least its fixed part. `entry`: for TURN and ANSWER, allocated
+ * by the caller; taken over (or freed). *ret_old: the snapshot file that is not needed any more;
+ * number 0: none. False: the record contradicts what came before it, and nothing was changed but
+ * `entry` freed. */
+bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                    const unsigned char *payload, uint64_t at, struct sl_ix_entry *entry,
+                    struct sl_snapfile *ret_old);
+
+/* A record at `at` cannot be read: the session, which it may have made, is damaged. */
+void sl_index_damage(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                     uint64_t at);
+
+/* After a rewrite: every place is where it was moved to; what was not moved is dropped. */
+void sl_index_moved(struct sl_index *ix);
+
+/* The head as the record at s->head would be if it were written now. */
+void sl_index_head(const struct sl_ix_session *s, struct sl_head_payload *ret);
+
+#endif

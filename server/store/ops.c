@@ -1,0 +1,145 @@
+/* ops.c: the calls of store.h: each is copied into an op, which waits in its session's queue. See
+ * dir.h for its way from there. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "server/store/dir.h"
+
+static struct sl_dir *dir_of(struct sl_store *st)
+{
+    struct sl_dir *d = (struct sl_dir *)(void *)st;
+    assert(d->state <= SL_DIR_CLOSING); /* callbacks may ask for more until `closed` */
+    return d;
+}
+
+static enum sl_code no_memory(struct sl_op *op, size_t n)
+{
+    op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for a write of %zu bytes", n);
+    return op->code;
+}
+
+/* An op in its session's queue; NULL: there is no memory for it, which the callback will be told.
+ */
+static struct sl_op *new_op(struct sl_dir *d, enum sl_op_kind kind, const struct sl_store_key *k,
+                            sl_store_done *done, sl_store_loaded *loaded, void *arg)
+{
+    size_t tenant_n = strlen(k->tenant), id_n = strlen(k->id);
+    assert(sl_tenant_valid(k->tenant, tenant_n) && sl_session_id_valid(k->id, id_n));
+    struct sl_op *op = sl_calloc(1, sizeof *op);
+    d->n_ops++;
+    uv_async_send(&d->wake);
+    if (!op) {
+        assert(d->n_starved < SL_STORE_RESERVE);
+        d->starved[d->n_starved++] = (struct sl_starved){done, loaded, arg};
+        return NULL;
+    }
+    op->d = d;
+    op->kind = kind;
+    op->done = done;
+    op->loaded = loaded;
+    op->arg = arg;
+    memcpy(op->id, k->id, id_n);
+    memcpy(op->incarnation, k->incarnation, 16);
+    op->s = sl_index_get(&d->ix, k->tenant, tenant_n, k->id, id_n);
+    if (!op->s) {
+        no_memory(op, sizeof *op->s);
+        sl_queue_push(&d->finished, op);
+        return op;
+    }
+    op->tenant = op->s->tenant;
+    if (op->s->last_op)
+        op->s->last_op->after = op;
+    else
+        op->s->ops = op;
+    op->s->last_op = op;
+    if (op->s->ops == op)
+        sl_queue_push(&d->arrivals, op);
+    return op;
+}
+
+static bool make_payload(struct sl_op *op, size_t n)
+{
+    if (n > SL_RECORD_PAYLOAD_MAX) {
+        op->code = sl_fail(&op->err, SL_E_TOO_LARGE,
+                           "a record of the store may have %d bytes; this one would have more",
+                           (int)SL_RECORD_PAYLOAD_MAX);
+        return false;
+    }
+    op->payload = sl_malloc(n);
+    op->payload_n = n;
+    if (!op->payload)
+        no_memory(op, n);
+    return op->payload != NULL;
+}
+
+/* The head's payload; what the store knows better is filled in when its turn has come. */
+static void take_head(struct sl_op *op, const struct sl_store_head *h)
+{
+    op->with_head = true;
+    op->head = (struct sl_head_payload){.tokens_seen = h->tokens_seen,
+                                        .created_at = h->created_at,
+                                        .used_at = h->used_at,
+                                        .ttl_s = h->ttl_s};
+    if (!make_payload(op, sl_head_payload_size(h->metadata.n)))
+        return;
+    op->head.metadata_n = (uint32_t)h->metadata.n;
+    if (h->metadata.n)
+        memcpy(op->payload + SL_HEAD_BYTES, h->metadata.s, h->metadata.n);
+    op->payload[SL_HEAD_BYTES + h->metadata.n] = '\0';
+}
+
+void sl_dir_put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,
+                     void *arg)
+{
+    struct sl_op *op = new_op(dir_of(st), SL_OP_HEAD, &h->key, cb, NULL, arg);
+    if (!op)
+        return;
+    op->version = h->version;
+    take_head(op, h);
+}
+
+void sl_dir_append_turn(struct sl_store *st, const struct sl_store_key *k,
+                        const struct sl_store_turn *t, sl_store_done *cb, void *arg)
+{
+    struct sl_op *op = new_op(dir_of(st), SL_OP_TURN, k, cb, NULL, arg);
+    if (!op)
+        return;
+    op->version = t->version;
+    op->entry = sl_calloc(1, sizeof *op->entry);
+    if (!op->entry)
+        no_memory(op, sizeof *op->entry);
+    else if (make_payload(op, sl_turn_payload_size(t)))
+        sl_turn_payload_write(op->payload, t);
+}
+
+void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                         const struct sl_store_head *head, unsigned char *data, size_t n,
+                         sl_store_done *cb, void *arg)
+{
+    assert(!head || (head->version == version && strcmp(head->key.id, k->id) == 0 &&
+                     strcmp(head->key.tenant, k->tenant) == 0 &&
+                     memcmp(head->key.incarnation, k->incarnation, 16) == 0));
+    struct sl_op *op = new_op(dir_of(st), SL_OP_SNAP, k, cb, NULL, arg);
+    if (!op) {
+        sl_free(data);
+        return;
+    }
+    op->version = version;
+    op->data = data;
+    op->n_data = n;
+    if (head)
+        take_head(op, head);
+    else
+        make_payload(op, SL_SNAP_BYTES);
+}
+
+void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb, void *arg)
+{
+    new_op(dir_of(st), SL_OP_LOAD, k, NULL, cb, arg);
+}
+
+void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)
+{
+    new_op(dir_of(st), SL_OP_REMOVE, k, cb, NULL, arg);
+}

@@ -1,0 +1,305 @@
+/* pump.c: what is done next, on the loop: ops are checked when their turn has come, go to the queue
+ * of what they need, and call back when they are finished.
+ *
+ * Callbacks and calls only put something into a queue; sl_dir_pump() alone decides. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "server/store/dir.h"
+
+void sl_queue_init(struct sl_queue *q)
+{
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+void sl_queue_push(struct sl_queue *q, struct sl_op *op)
+{
+    op->next = NULL;
+    *q->tail = op;
+    q->tail = &op->next;
+}
+
+struct sl_op *sl_queue_pop(struct sl_queue *q)
+{
+    struct sl_op *op = q->head;
+    if (op) {
+        q->head = op->next;
+        if (!q->head)
+            q->tail = &q->head;
+        op->next = NULL;
+    }
+    return op;
+}
+
+/* --- checks --------------------------------------------------------------------------------------
+ */
+
+static enum sl_code mismatch(struct sl_op *op)
+{
+    return sl_fail(&op->err, SL_E_VERSION_MISMATCH,
+                   "session '%s' is at version %llu in the store; this speaks of version %llu",
+                   op->id, (unsigned long long)op->s->version, (unsigned long long)op->version);
+}
+
+/* Of the right incarnation, and whole. */
+static enum sl_code check_session(struct sl_op *op, bool creates)
+{
+    const struct sl_ix_session *s = op->s;
+    if (!s->exists)
+        return sl_fail(&op->err, SL_E_SESSION_NOT_FOUND, "there is no session '%s' in the store",
+                       op->id);
+    if (memcmp(s->incarnation, op->incarnation, 16) != 0)
+        return creates ? sl_fail(&op->err, SL_E_SESSION_EXISTS, "there is a session '%s' already",
+                                 op->id)
+                       : sl_fail(&op->err, SL_E_VERSION_MISMATCH,
+                                 "session '%s' was deleted and made anew", op->id);
+    if (s->damaged.size && op->kind != SL_OP_REMOVE && op->kind != SL_OP_LOAD)
+        return sl_fail(&op->err, SL_E_STORE_CORRUPT,
+                       "session '%s' is damaged (%s/%s, offset %llu); it can only be deleted",
+                       op->id, op->d->path, SL_LOG_NAME, (unsigned long long)s->damaged.at);
+    return SL_OK;
+}
+
+static enum sl_code check(struct sl_op *op)
+{
+    const struct sl_ix_session *s = op->s;
+    bool creates = op->kind == SL_OP_HEAD || (op->kind == SL_OP_SNAP && op->with_head);
+    if (op->code)
+        return op->code; /* no memory, too large */
+    if (op->kind == SL_OP_SNAP && op->version == 0)
+        return sl_fail(&op->err, SL_E_INVALID_VALUE,
+                       "session '%s': there is no state at version 0 to be stored", op->id);
+    if (creates && !s->exists && (op->kind == SL_OP_SNAP || op->version == 0))
+        return SL_OK;
+    enum sl_code c = check_session(op, creates);
+    if (c)
+        return c;
+    switch (op->kind) {
+    case SL_OP_HEAD:
+        return op->version == s->version ? SL_OK : mismatch(op);
+    case SL_OP_TURN:
+        return op->version - 1 == s->version ? SL_OK : mismatch(op);
+    case SL_OP_SNAP:
+        return op->version - op->with_head == s->version ? SL_OK : mismatch(op);
+    default:
+        return SL_OK;
+    }
+}
+
+/* --- snapshots' files ----------------------------------------------------------------------------
+ */
+
+static struct sl_file_of file_of(const struct sl_op *op, uint64_t hash)
+{
+    struct sl_file_of of = {.tenant = op->tenant->name, .id = op->id, .hash = hash};
+    memcpy(of.incarnation, op->incarnation, 16);
+    return of;
+}
+
+static void file_job(uv_work_t *w)
+{
+    struct sl_op *op = w->data;
+    struct sl_file_of of = file_of(op, op->s->hash);
+    op->code =
+        sl_file_write(&op->d->files, &of, &op->folders, op->data, op->n_data, &op->snap, &op->err);
+}
+
+static void file_done(uv_work_t *w, int status)
+{
+    struct sl_op *op = w->data;
+    struct sl_dir *d = op->d;
+    (void)status; /* nothing is ever cancelled */
+    d->n_filing--;
+    sl_free(op->data);
+    op->data = NULL;
+    if (op->code) {
+        d->stats.failures++;
+        sl_queue_push(&d->finished, op);
+    } else {
+        op->written = true;
+        sl_folders_set(op->tenant, op->s->hash, &op->folders);
+        sl_dir_make_record(op);
+        sl_queue_push(&d->to_write, op);
+    }
+    sl_dir_pump(d);
+}
+
+static void start_files(struct sl_dir *d)
+{
+    struct sl_op *op;
+    while (d->n_filing < SL_STORE_FILES_MAX && (op = sl_queue_pop(&d->to_file))) {
+        d->n_filing++;
+        op->snap = (struct sl_snapfile){.version = op->version, .number = ++d->last_number};
+        sl_folders_get(op->tenant, op->s->hash, &op->folders);
+        op->work.data = op;
+        uv_queue_work(d->loop, &op->work, file_job, file_done);
+    }
+}
+
+/* --- what nobody needs any more ------------------------------------------------------------------
+ */
+
+static void trash_job(uv_work_t *w)
+{
+    struct sl_dir *d = w->data;
+    for (struct sl_op *op = d->trash.head; op; op = op->next) {
+        struct sl_file_of of = file_of(op, op->at);
+        op->code = sl_file_remove(&d->files, &of, &op->trash, &op->err);
+    }
+}
+
+static void free_op(struct sl_op *op)
+{
+    sl_free(op->payload);
+    sl_free(op->data);
+    sl_free(op->entry);
+    sl_free(op);
+}
+
+static void trash_done(uv_work_t *w, int status)
+{
+    struct sl_dir *d = w->data;
+    struct sl_op *op;
+    (void)status;
+    while ((op = sl_queue_pop(&d->trash))) {
+        if (op->code)
+            sl_log(SL_LOG_WARN, "an old snapshot was not removed", SL_LS("why", op->err.message));
+        free_op(op);
+    }
+    d->trashing = false;
+    sl_dir_pump(d);
+}
+
+static void start_trash(struct sl_dir *d)
+{
+    struct sl_op *op;
+    if (d->trashing || !d->to_trash.head)
+        return;
+    while ((op = sl_queue_pop(&d->to_trash)))
+        sl_queue_push(&d->trash, op);
+    d->trashing = true;
+    d->trasher.data = d;
+    uv_queue_work(d->loop, &d->trasher, trash_job, trash_done);
+}
+
+/* --- the pump ------------------------------------------------------------------------------------
+ */
+
+static void start(struct sl_op *op)
+{
+    struct sl_dir *d = op->d;
+    op->code = check(op);
+    if (op->code) {
+        sl_queue_push(&d->finished, op);
+    } else if (op->kind == SL_OP_LOAD) {
+        sl_queue_push(&d->to_load, op);
+    } else if (op->kind == SL_OP_SNAP) {
+        sl_queue_push(&d->to_file, op);
+    } else {
+        sl_dir_make_record(op);
+        sl_queue_push(&d->to_write, op);
+    }
+}
+
+/* Its session's next one can come; it calls back and is gone, or becomes trash. */
+static void finish(struct sl_op *op)
+{
+    struct sl_dir *d = op->d;
+    struct sl_ix_session *s = op->s;
+    if (s) {
+        assert(s->ops == op);
+        s->ops = op->after;
+        if (s->ops)
+            sl_queue_push(&d->arrivals, s->ops);
+        else
+            s->last_op = NULL;
+        op->at = s->hash; /* its place in the log is not asked for any more */
+        sl_index_release(&d->ix, s);
+        op->s = NULL;
+    }
+    d->n_ops--;
+    if (op->kind == SL_OP_LOAD) {
+        sl_load_tell(op);
+        sl_load_free(op);
+    } else {
+        op->done(op->arg, op->code, op->code ? &op->err : NULL);
+    }
+    if (op->trash.number)
+        sl_queue_push(&d->to_trash, op);
+    else
+        free_op(op);
+}
+
+static void tell_starved(struct sl_dir *d)
+{
+    struct sl_error err;
+    size_t n = d->n_starved;
+    sl_fail(&err, SL_E_NO_MEMORY, "no memory for a call of the store");
+    for (size_t i = 0; i < n; i++) {
+        struct sl_starved v = d->starved[i]; /* the callback may add some */
+        d->n_ops--;
+        if (v.loaded)
+            v.loaded(v.arg, NULL, &err);
+        else
+            v.done(v.arg, SL_E_NO_MEMORY, &err);
+    }
+    d->n_starved -= n;
+    memmove(d->starved, d->starved + n, d->n_starved * sizeof *d->starved);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    struct sl_dir *d = h->data;
+    void (*closed)(void *arg) = d->closed;
+    void *arg = d->closed_arg;
+    sl_dir_free(d);
+    if (closed)
+        closed(arg);
+}
+
+static bool is_idle(const struct sl_dir *d)
+{
+    return d->n_ops == 0 && !d->writing && !d->trashing && !d->to_trash.head;
+}
+
+static void advance_close(struct sl_dir *d)
+{
+    if (d->state == SL_DIR_CLOSING && is_idle(d)) {
+        d->state = SL_DIR_MARKING;
+        if (!d->marked && !d->broken)
+            sl_dir_mark_async(d);
+    }
+    if (d->state == SL_DIR_MARKING && is_idle(d)) {
+        d->state = SL_DIR_CLOSED;
+        uv_close((uv_handle_t *)&d->wake, on_closed);
+    }
+}
+
+void sl_dir_pump(struct sl_dir *d)
+{
+    struct sl_op *op;
+    if (d->state == SL_DIR_CLOSED)
+        return;
+    tell_starved(d);
+    while (d->finished.head || d->arrivals.head) {
+        while ((op = sl_queue_pop(&d->finished)))
+            finish(op);
+        while ((op = sl_queue_pop(&d->arrivals)))
+            start(op);
+    }
+    start_files(d);
+    while (d->n_loading < SL_STORE_LOADS_MAX && (op = sl_queue_pop(&d->to_load)))
+        sl_load_start(op);
+    sl_dir_write(d);
+    start_trash(d);
+    if (d->state != SL_DIR_OPEN)
+        advance_close(d);
+}
+
+void sl_dir_wake(uv_async_t *a)
+{
+    sl_dir_pump(a->data);
+}

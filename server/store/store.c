@@ -1,0 +1,64 @@
+/* store.c: the calls of store.h, passed to the kind of store that the spec names. */
+#include <string.h>
+
+#include "server/store/kind.h"
+
+static const struct sl_store_kind *const kinds[] = {&sl_store_dir};
+
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options *opt,
+                           void (*head)(void *arg, const struct sl_store_head *h), void *arg,
+                           struct sl_error *err)
+{
+    char usage[128] = "";
+    for (size_t i = 0; i < N_KINDS; i++) {
+        size_t n = strlen(kinds[i]->scheme);
+        if (strncmp(opt->spec, kinds[i]->scheme, n) == 0)
+            return kinds[i]->open(ret, opt->spec + n, opt, head, arg, err);
+        size_t used = strlen(usage);
+        snprintf(usage + used, sizeof usage - used, "%s%s", i ? " or " : "", kinds[i]->usage);
+    }
+    return sl_fail(err, SL_E_USAGE, "a store '%s' is not known; allowed: %s", opt->spec, usage);
+}
+
+void sl_store_close(struct sl_store *st, void (*closed)(void *arg), void *arg)
+{
+    st->kind->close(st, closed, arg);
+}
+
+void sl_store_put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,
+                       void *arg)
+{
+    st->kind->put_head(st, h, cb, arg);
+}
+
+void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
+                          const struct sl_store_turn *t, sl_store_done *cb, void *arg)
+{
+    st->kind->append_turn(st, k, t, cb, arg);
+}
+
+void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                           const struct sl_store_head *head, unsigned char *data, size_t n,
+                           sl_store_done *cb, void *arg)
+{
+    st->kind->put_snapshot(st, k, version, head, data, n, cb, arg);
+}
+
+void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb,
+                   void *arg)
+{
+    st->kind->load(st, k, cb, arg);
+}
+
+void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
+                     void *arg)
+{
+    st->kind->remove(st, k, cb, arg);
+}
+
+void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret)
+{
+    st->kind->stats(st, ret);
+}

@@ -1,0 +1,89 @@
+/* stores.h: a `dir:` store under test, beside a model of what must be in it.
+ *
+ * The model is plain copies of what was acknowledged, nothing else. Every change goes through a
+ * `do_` function: it asks the store and remembers what the session would be then; when the store
+ * says SL_OK that becomes the model. Contents are drawn from a seed, so that any two differ.
+ *
+ * After a crash, what was asked for and not acknowledged may be there or not (`crashed`): then each
+ * state that the session would have passed through is right, and the model becomes the one that is
+ * found. */
+#ifndef SLATE_TESTS_STORES_H
+#define SLATE_TESTS_STORES_H
+
+#include "server/store/dir.h"
+
+enum { SHOP_SESSIONS = 24, SHOP_TURNS = 64, SHOP_AHEAD = 12 };
+
+struct model_turn {
+    uint64_t version, seed, tokens_seen;
+    bool answer;
+};
+
+struct model_session {
+    uint64_t serial; /* of the call that made it so */
+    bool exists;
+    unsigned char incarnation[16];
+    uint64_t version, tokens_seen;
+    int64_t created_at, used_at, ttl_s;
+    uint64_t metadata_seed;    /* 0: none */
+    uint64_t snapshot_version; /* 0: none */
+    uint64_t snapshot_seed;
+    size_t snapshot_n;
+    struct model_turn turns[SHOP_TURNS]; /* of this life */
+    size_t n_turns;
+};
+
+struct shop {
+    uv_loop_t loop;
+    struct sl_store *store;
+    const struct sl_store_io *io;
+    char path[160];
+    uint64_t rewrite_bytes;
+    bool crashed;
+    int64_t base; /* what times are reckoned from */
+    struct model_session v[SHOP_SESSIONS];
+    struct model_session ahead[SHOP_SESSIONS][SHOP_AHEAD]; /* asked for, oldest first */
+    size_t n_ahead[SHOP_SESSIONS];
+    size_t n_waiting;          /* calls that have not called back */
+    size_t n_failed, n_ok;     /* so far */
+    struct sl_error last;      /* of the last failure */
+    uint64_t n_seeds, n_asked; /* drawn, and asked for, so far */
+    size_t n_told;             /* heads told by open */
+    size_t n_wrong;            /* differences found, each told on stderr */
+};
+
+/* A new temporary folder; the store is made in a folder in it by shop_open(). */
+void shop_init(struct shop *st, const struct sl_store_io *io, uint64_t rewrite_bytes);
+void shop_done(struct shop *st); /* removes the folder; the store is closed */
+/* The folder that shop_init() made. */
+void shop_folder(const struct shop *st, char *ret, size_t n);
+/* Opens it, and compares the heads that are told with the model. */
+enum sl_code shop_open(struct shop *st, struct sl_error *err);
+void shop_close(struct shop *st);
+/* Opens it; ends the test when it cannot. */
+void shop_must_open(struct shop *st);
+
+/* One call each, not waited for. i: which session of the model. */
+void do_create(struct shop *st, size_t i);
+void do_patch(struct shop *st, size_t i);
+void do_turn(struct shop *st, size_t i, bool answer);
+void do_snapshot(struct shop *st, size_t i, size_t n);
+void do_restore(struct shop *st, size_t i, size_t n); /* also of one that does not exist */
+void do_remove(struct shop *st, size_t i);
+/* Runs the loop until nothing is waited for. */
+void shop_run(struct shop *st);
+
+/* Loads and compares every session with the model; returns n_wrong. */
+size_t shop_check(struct shop *st);
+/* Loads one, without comparing; SL_OK or its error. */
+enum sl_code shop_load(struct shop *st, size_t i, struct sl_error *err);
+/* The key of a session as the model has it. */
+struct sl_store_key shop_key(const struct shop *st, size_t i);
+
+/* The path of a session's snapshot file; false: there is none. */
+bool shop_snapshot_path(struct shop *st, size_t i, char *ret, size_t n);
+
+/* Removes a folder and all in it. */
+void remove_tree(const char *path);
+
+#endif
