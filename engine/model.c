@@ -101,18 +101,21 @@ out:
     return rc;
 }
 
-static enum sl_code check_options(const struct sl_model_options *opt, const struct sl_kernels **ret,
-                                  struct sl_error *err)
+/* NULL, with *err written, when an option is not allowed. */
+static const struct sl_kernels *check_options(const struct sl_model_options *opt,
+                                              struct sl_error *err)
 {
     enum sl_dtype t = opt->weights;
-    if (t != SL_DTYPE_NONE && t != SL_DTYPE_F32 && t != SL_DTYPE_F16 && t != SL_DTYPE_BF16)
-        return sl_fail(err, SL_E_INVALID_VALUE,
-                       "weights can be kept as F32, BF16 or F16, not as %s", sl_dtype_name(t));
-    *ret = sl_kernels_find(opt->kernels);
-    if (!*ret)
-        return sl_fail(err, SL_E_INVALID_VALUE, "this machine cannot run kernels \"%s\"",
-                       opt->kernels ? opt->kernels : "of any kind");
-    return SL_OK;
+    if (t != SL_DTYPE_NONE && t != SL_DTYPE_F32 && t != SL_DTYPE_F16 && t != SL_DTYPE_BF16) {
+        sl_fail(err, SL_E_INVALID_VALUE, "weights can be kept as F32, BF16 or F16, not as %s",
+                sl_dtype_name(t));
+        return NULL;
+    }
+    const struct sl_kernels *k = sl_kernels_find(opt->kernels);
+    if (!k)
+        sl_fail(err, SL_E_INVALID_VALUE, "this machine cannot run kernels \"%s\"",
+                opt->kernels ? opt->kernels : "of any kind");
+    return k;
 }
 
 /* Takes ownership of `tensors`, also when it fails. */
@@ -150,13 +153,12 @@ enum sl_code sl_model_open_memory(struct sl_model **ret, const void *data, size_
                                   struct sl_error *err)
 {
     const struct sl_model_options defaults = {0};
-    const struct sl_kernels *kernels = NULL;
     struct sl_tensors *t = NULL;
     opt = opt ? opt : &defaults;
-    enum sl_code rc = check_options(opt, &kernels, err);
-    if (rc != SL_OK)
-        return rc;
-    rc = sl_tensors_open_memory(&t, data, n_bytes, name, err);
+    const struct sl_kernels *kernels = check_options(opt, err);
+    if (!kernels)
+        return SL_E_INVALID_VALUE;
+    enum sl_code rc = sl_tensors_open_memory(&t, data, n_bytes, name, err);
     if (rc != SL_OK)
         return rc;
     return open_tensors(ret, t, name, sl_strdup(name), kernels, opt->weights, err);
@@ -170,12 +172,11 @@ enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options 
         const void *data = sl_embedded_model_data(&n);
         return sl_model_open_memory(ret, data, n, SL_EMBEDDED_NAME, opt, err);
     }
-    const struct sl_kernels *kernels = NULL;
     struct sl_tensors *t = NULL;
-    enum sl_code rc = check_options(opt, &kernels, err);
-    if (rc != SL_OK)
-        return rc;
-    rc = sl_tensors_open(&t, opt->path, err);
+    const struct sl_kernels *kernels = check_options(opt, err);
+    if (!kernels)
+        return SL_E_INVALID_VALUE;
+    enum sl_code rc = sl_tensors_open(&t, opt->path, err);
     if (rc != SL_OK)
         return rc;
     const char *slash = strrchr(opt->path, '/');

@@ -36,7 +36,7 @@ struct sl_model_info {
 /* Reads, checks and packs a model. The caller closes *ret, after every engine that uses it.
  * Errors: FILE_NOT_FOUND, IO, FILE_TRUNCATED, FILE_CORRUPT, FILE_UNSUPPORTED; MODEL_UNSUPPORTED
  * (names what the file holds instead); MODEL_INVALID (names the tensor: absent, wrong shape or
- * type, not finite); NO_MEMORY. */
+ * type, not finite); INVALID_VALUE (an option); NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options *opt,
                                         struct sl_error *err);
 
