@@ -156,7 +156,7 @@ $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
 $(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
-$(B)/engine/sampler.o $(B)/engine/select.o: CFLAGS += -O3
+$(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o: CFLAGS += -O3
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)

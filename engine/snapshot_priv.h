@@ -77,6 +77,17 @@ size_t sl_state_tensor_elements(const struct sl_state_tensor *t);
 
 /* --- values --- */
 
+/* Values are handled in blocks that stay in the nearest cache. What comes after a block is fetched
+ * meanwhile: a state that rests lies in no cache, and loops that wait for each line take twice as
+ * long as a copy does. */
+enum { SL_SNAPSHOT_BLOCK = 1024 };
+
+static inline void sl_snapshot_prefetch(const void *p, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i += 64)
+        __builtin_prefetch((const char *)p + i);
+}
+
 /* Packs n floats into a file's type, at dst without alignment; false when one is not finite, and
  * then dst's contents are undefined. bf16 rounds to nearest; what would round to infinity becomes
  * the largest bf16. i8 is one row: *ret_scale is its largest magnitude / 127, or 0 where that is

@@ -17,8 +17,6 @@
 #include "engine/base/mem.h"
 #include "engine/snapshot_priv.h"
 
-enum { BLOCK = 4096 }; /* values */
-
 /* --- the container --- */
 
 static enum sl_code check_header(const unsigned char *data, size_t n, struct sl_error *err)
@@ -98,8 +96,11 @@ static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *er
     for (size_t i = 0; i < t->n && !bad; i++) {
         size_t size = sl_dtype_size(order[i]->dtype), n = order[i]->n_elements;
         bool scales = is_scale(order[i]->name);
-        for (size_t k = 0; k < n && !bad; k += BLOCK) {
-            size_t part = n - k < BLOCK ? n - k : BLOCK;
+        for (size_t k = 0; k < n && !bad; k += SL_SNAPSHOT_BLOCK) {
+            size_t part = n - k < SL_SNAPSHOT_BLOCK ? n - k : SL_SNAPSHOT_BLOCK;
+            sl_snapshot_prefetch(
+                order[i]->data + (k + part) * size,
+                (n - k - part < SL_SNAPSHOT_BLOCK ? n - k - part : SL_SNAPSHOT_BLOCK) * size);
             XXH3_128bits_update(&x, order[i]->data + k * size, part * size);
             if (!sl_snapshot_values_good(order[i]->data + k * size, order[i]->dtype, scales, part))
                 bad = order[i];

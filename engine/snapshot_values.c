@@ -1,9 +1,8 @@
 /* snapshot_values.c: numbers between a state and a file. Little-endian, as everything here.
  *
- * The loops have no branches and no calls, so that the compiler makes vectors of them: a snapshot
- * should cost little more than the copy that it is. A finite f32 is told by its exponent bits. */
+ * The loops are of integers, without branches and calls, so that the compiler makes vectors of them
+ * (-O3 in the Makefile): a snapshot should cost little more than the copy that it is. */
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
 #include "engine/snapshot_priv.h"
@@ -11,11 +10,12 @@
 /* Numbers of a file lie wherever its header ends. */
 typedef uint32_t __attribute__((aligned(1), may_alias)) file_u32;
 typedef uint16_t __attribute__((aligned(1), may_alias)) file_u16;
-typedef float __attribute__((aligned(1), may_alias)) file_f32;
 
-#define F32_EXPONENT 0x7f800000u
+#define F32_INFINITY 0x7f800000u
+#define F32_SCALE_END 0x7c000000u /* 2^121: times 128 it would be none */
+#define F32_MAGNITUDE 0x7fffffffu
 #define BF16_EXPONENT 0x7f80u
-#define BF16_LARGEST 0x1.fep127f
+#define BF16_LARGEST 0x7f7fu
 
 static uint32_t bits_of(float f)
 {
@@ -24,12 +24,23 @@ static uint32_t bits_of(float f)
     return u;
 }
 
-static bool finite_f32(const file_u32 *v, size_t n)
+static float float_of(uint32_t u)
 {
-    uint32_t bad = 0;
-    for (size_t i = 0; i < n; i++)
-        bad |= (v[i] & F32_EXPONENT) == F32_EXPONENT;
-    return !bad;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+/* The largest magnitude, as bits: those of floats without a sign are in the floats' order. What is
+ * not finite is at least F32_INFINITY. */
+static int32_t largest_f32(const file_u32 *v, size_t n)
+{
+    int32_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        int32_t a = (int32_t)(v[i] & F32_MAGNITUDE);
+        largest = a > largest ? a : largest;
+    }
+    return largest;
 }
 
 static bool finite_bf16(const file_u16 *v, size_t n)
@@ -40,39 +51,51 @@ static bool finite_bf16(const file_u16 *v, size_t n)
     return !bad;
 }
 
+/* Whether all magnitudes, as bits, are below `end`: for F32_INFINITY, all are finite. A sum has its
+ * highest bit set where one is not; this takes half the time of finding the largest. */
+static bool all_below(const file_u32 *v, size_t n, uint32_t end)
+{
+    uint32_t sums = 0;
+    for (size_t i = 0; i < n; i++)
+        sums |= (v[i] & F32_MAGNITUDE) + (0x80000000u - end);
+    return sums < 0x80000000u;
+}
+
 bool sl_snapshot_pack_f32(unsigned char *dst, const float *src, size_t n)
 {
     memcpy(dst, src, n * sizeof *src);
-    return finite_f32((const file_u32 *)(const void *)src, n);
+    return all_below((const file_u32 *)(const void *)src, n, F32_INFINITY);
 }
 
 bool sl_snapshot_pack_bf16(unsigned char *dst, const float *src, size_t n)
 {
     file_u16 *to = (file_u16 *)(void *)dst;
     for (size_t i = 0; i < n; i++) {
-        float f = src[i];
-        f = f > BF16_LARGEST ? BF16_LARGEST : f < -BF16_LARGEST ? -BF16_LARGEST : f;
-        uint32_t u = bits_of(f);
-        to[i] = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+        uint32_t u = bits_of(src[i]), a = u & F32_MAGNITUDE;
+        a = (a + 0x7fff + (a >> 16 & 1)) >> 16;
+        a = a > BF16_LARGEST ? BF16_LARGEST : a;
+        to[i] = (uint16_t)(u >> 16 & 0x8000) | (uint16_t)a;
     }
-    return finite_f32((const file_u32 *)(const void *)src, n);
+    return all_below((const file_u32 *)(const void *)src, n, F32_INFINITY);
 }
+
+/* What is added to a float of magnitude below 2^22 so that the sum's last bits are the nearest
+ * integer, in two's complement. */
+#define ROUNDER 0x1.8p23f
 
 bool sl_snapshot_pack_i8(unsigned char *dst, float *ret_scale, const float *src, size_t n)
 {
-    if (!finite_f32((const file_u32 *)(const void *)src, n))
+    int32_t largest = largest_f32((const file_u32 *)(const void *)src, n);
+    if ((uint32_t)largest >= F32_INFINITY)
         return false;
-    float largest = 0;
-    for (size_t i = 0; i < n; i++)
-        largest = fabsf(src[i]) > largest ? fabsf(src[i]) : largest;
-    float scale = largest / 127.0f;
+    float scale = float_of((uint32_t)largest) / 127.0f;
     if (scale < FLT_MIN) {
         memset(dst, 0, n);
         *ret_scale = 0;
         return true;
     }
     for (size_t i = 0; i < n; i++)
-        dst[i] = (unsigned char)(signed char)rintf(src[i] / scale); /* at most 127 */
+        dst[i] = (unsigned char)bits_of(src[i] / scale + ROUNDER); /* -127 … 127 */
     *ret_scale = scale;
     return true;
 }
@@ -81,8 +104,7 @@ void sl_snapshot_unpack_bf16(float *dst, const unsigned char *src, size_t n)
 {
     const file_u16 *from = (const file_u16 *)(const void *)src;
     for (size_t i = 0; i < n; i++) {
-        uint32_t u = (uint32_t)from[i] << 16;
-        memcpy(&dst[i], &u, sizeof u);
+        dst[i] = float_of((uint32_t)from[i] << 16);
     }
 }
 
@@ -92,20 +114,12 @@ void sl_snapshot_unpack_i8(float *dst, const unsigned char *src, float scale, si
         dst[i] = (float)(signed char)src[i] * scale;
 }
 
-static bool good_scales(const file_f32 *v, size_t n)
-{
-    bool good = true;
-    for (size_t i = 0; i < n; i++)
-        good &= fabsf(v[i]) <= FLT_MAX / 128; /* false for NaN */
-    return good;
-}
-
 bool sl_snapshot_values_good(const unsigned char *src, enum sl_dtype dtype, bool scales, size_t n)
 {
     switch (dtype) {
     case SL_DTYPE_F32:
-        return scales ? good_scales((const file_f32 *)(const void *)src, n)
-                      : finite_f32((const file_u32 *)(const void *)src, n);
+        return all_below((const file_u32 *)(const void *)src, n,
+                         scales ? F32_SCALE_END : F32_INFINITY);
     case SL_DTYPE_BF16:
         return finite_bf16((const file_u16 *)(const void *)src, n);
     case SL_DTYPE_I64:

@@ -18,8 +18,6 @@
 #include "engine/base/utf8.h"
 #include "engine/snapshot_priv.h"
 
-enum { BLOCK = 4096 }; /* values */
-
 /* --- the header --- */
 
 /* Text that grows up to the header's limit; the first failure sticks. */
@@ -214,8 +212,11 @@ static enum sl_code write_values(struct out *o, const struct sl_snapshot_entry *
     const float *src = (const float *)(const void *)(o->state + e->tensor->offset);
     unsigned char *dst = o->data + e->begin;
     size_t n = sl_state_tensor_elements(e->tensor), size = sl_dtype_size(e->dtype);
-    for (size_t i = 0; i < n; i += BLOCK) {
-        size_t part = n - i < BLOCK ? n - i : BLOCK;
+    for (size_t i = 0; i < n; i += SL_SNAPSHOT_BLOCK) {
+        size_t part = n - i < SL_SNAPSHOT_BLOCK ? n - i : SL_SNAPSHOT_BLOCK;
+        sl_snapshot_prefetch(src + i + part,
+                             (n - i - part < SL_SNAPSHOT_BLOCK ? n - i - part : SL_SNAPSHOT_BLOCK) *
+                                 sizeof *src);
         bool good = e->dtype == SL_DTYPE_F32 ? sl_snapshot_pack_f32(dst + i * size, src + i, part)
                                              : sl_snapshot_pack_bf16(dst + i * size, src + i, part);
         if (!good)
