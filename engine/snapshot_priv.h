@@ -88,10 +88,11 @@ static inline void sl_snapshot_prefetch(const void *p, size_t n_bytes)
         __builtin_prefetch((const char *)p + i);
 }
 
-/* Packs n floats into a file's type, at dst without alignment; false when one is not finite, and
- * then dst's contents are undefined. bf16 rounds to nearest; what would round to infinity becomes
- * the largest bf16. i8 is one row: *ret_scale is its largest magnitude / 127, or 0 where that is
- * no normal number; the row is zeros then. */
+/* Packs n floats into a file's type, at dst without alignment; false when one is not finite (or for
+ * i8 so large that its row's scale would be refused), and then dst's contents are undefined. bf16
+ * rounds to nearest; what would round to infinity becomes the largest bf16. i8 is one row:
+ * *ret_scale is its largest magnitude / 127, or 0 where that is no normal number; the row is zeros
+ * then. */
 bool sl_snapshot_pack_f32(unsigned char *dst, const float *src, size_t n);
 bool sl_snapshot_pack_bf16(unsigned char *dst, const float *src, size_t n);
 bool sl_snapshot_pack_i8(unsigned char *dst, float *ret_scale, const float *src, size_t n);

@@ -75,6 +75,25 @@ static int by_data(const void *a, const void *b)
     return (x->data > y->data) - (x->data < y->data);
 }
 
+static size_t block(size_t left)
+{
+    return left < SL_SNAPSHOT_BLOCK ? left : SL_SNAPSHOT_BLOCK;
+}
+
+static bool check_tensor_values(const struct sl_tensor *t, XXH3_state_t *digest)
+{
+    size_t size = sl_dtype_size(t->dtype), n = t->n_elements;
+    bool scales = is_scale(t->name), good = true;
+    for (size_t i = 0, part; i < n && good; i += part) {
+        const unsigned char *at = t->data + i * size;
+        part = block(n - i);
+        sl_snapshot_prefetch(at + part * size, block(n - i - part) * size);
+        XXH3_128bits_update(digest, at, part * size);
+        good = sl_snapshot_values_good(at, t->dtype, scales, part);
+    }
+    return good;
+}
+
 /* Every value may be used, and the data have the digest that the file names: in one walk over the
  * data section, which the tensors cover without a gap. */
 static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *err)
@@ -93,19 +112,9 @@ static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *er
     XXH3_state_t x;
     XXH3_128bits_reset(&x);
     const struct sl_tensor *bad = NULL;
-    for (size_t i = 0; i < t->n && !bad; i++) {
-        size_t size = sl_dtype_size(order[i]->dtype), n = order[i]->n_elements;
-        bool scales = is_scale(order[i]->name);
-        for (size_t k = 0; k < n && !bad; k += SL_SNAPSHOT_BLOCK) {
-            size_t part = n - k < SL_SNAPSHOT_BLOCK ? n - k : SL_SNAPSHOT_BLOCK;
-            sl_snapshot_prefetch(
-                order[i]->data + (k + part) * size,
-                (n - k - part < SL_SNAPSHOT_BLOCK ? n - k - part : SL_SNAPSHOT_BLOCK) * size);
-            XXH3_128bits_update(&x, order[i]->data + k * size, part * size);
-            if (!sl_snapshot_values_good(order[i]->data + k * size, order[i]->dtype, scales, part))
-                bad = order[i];
-        }
-    }
+    for (size_t i = 0; i < t->n && !bad; i++)
+        if (!check_tensor_values(order[i], &x))
+            bad = order[i];
     sl_free(order);
     if (bad)
         return CORRUPT(err, "the snapshot's tensor \"%.80s\" holds a value that is %s", bad->name,

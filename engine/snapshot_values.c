@@ -86,9 +86,9 @@ bool sl_snapshot_pack_bf16(unsigned char *dst, const float *src, size_t n)
 bool sl_snapshot_pack_i8(unsigned char *dst, float *ret_scale, const float *src, size_t n)
 {
     int32_t largest = largest_f32((const file_u32 *)(const void *)src, n);
-    if ((uint32_t)largest >= F32_INFINITY)
-        return false;
     float scale = float_of((uint32_t)largest) / 127.0f;
+    if (bits_of(scale) >= F32_SCALE_END)
+        return false;
     if (scale < FLT_MIN) {
         memset(dst, 0, n);
         *ret_scale = 0;

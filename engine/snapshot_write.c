@@ -196,15 +196,27 @@ static void put_header(struct text *t, const struct made *k, const struct sl_sna
 struct out {
     const unsigned char *state;
     unsigned char *data; /* the section's start */
-    XXH3_state_t digest;
+    XXH3_state_t digest; /* of its first `hashed` bytes */
+    size_t hashed;
     struct sl_error *err;
 };
+
+static void hash(struct out *o, size_t end)
+{
+    XXH3_128bits_update(&o->digest, o->data + o->hashed, end - o->hashed);
+    o->hashed = end;
+}
 
 static enum sl_code not_finite(const struct out *o, const struct sl_snapshot_entry *e)
 {
     return sl_fail(o->err, SL_E_MODEL_NOT_FINITE,
-                   "%s of the state holds a value that is not finite; it cannot be written down",
-                   e->name);
+                   "%s of the state holds a value that is not finite%s; it cannot be written down",
+                   e->name, e->dtype == SL_DTYPE_I8 ? ", or beyond 3e38, too large for I8" : "");
+}
+
+static size_t block(size_t left)
+{
+    return left < SL_SNAPSHOT_BLOCK ? left : SL_SNAPSHOT_BLOCK;
 }
 
 static enum sl_code write_values(struct out *o, const struct sl_snapshot_entry *e)
@@ -212,26 +224,25 @@ static enum sl_code write_values(struct out *o, const struct sl_snapshot_entry *
     const float *src = (const float *)(const void *)(o->state + e->tensor->offset);
     unsigned char *dst = o->data + e->begin;
     size_t n = sl_state_tensor_elements(e->tensor), size = sl_dtype_size(e->dtype);
-    for (size_t i = 0; i < n; i += SL_SNAPSHOT_BLOCK) {
-        size_t part = n - i < SL_SNAPSHOT_BLOCK ? n - i : SL_SNAPSHOT_BLOCK;
-        sl_snapshot_prefetch(src + i + part,
-                             (n - i - part < SL_SNAPSHOT_BLOCK ? n - i - part : SL_SNAPSHOT_BLOCK) *
-                                 sizeof *src);
+    for (size_t i = 0, part; i < n; i += part) {
+        part = block(n - i);
+        sl_snapshot_prefetch(src + i + part, block(n - i - part) * sizeof *src);
         bool good = e->dtype == SL_DTYPE_F32 ? sl_snapshot_pack_f32(dst + i * size, src + i, part)
                                              : sl_snapshot_pack_bf16(dst + i * size, src + i, part);
         if (!good)
             return not_finite(o, e);
-        XXH3_128bits_update(&o->digest, dst + i * size, part * size);
+        hash(o, e->begin + (i + part) * size);
     }
     return SL_OK;
 }
 
-/* I8: the integers and the scales lie apart, so they are hashed when all are written. */
+/* The integers and the scales lie apart, so they are hashed when all are written. */
 static enum sl_code write_rows(struct out *o, const struct sl_snapshot_entry *e,
                                const struct sl_snapshot_entry *scales)
 {
     const float *src = (const float *)(const void *)(o->state + e->tensor->offset);
     size_t row = e->shape[e->rank - 1], n = sl_state_tensor_elements(e->tensor);
+    assert(scales->part == SL_PART_SCALES && scales->tensor == e->tensor);
     for (size_t i = 0; i < n; i += row) {
         float scale;
         if (!sl_snapshot_pack_i8(o->data + e->begin + i, &scale, src + i, row))
@@ -248,37 +259,25 @@ static void write_integers(struct out *o, const struct sl_snapshot_entry *e)
         memcpy(o->data + e->begin, &h->tokens_seen, e->bytes);
     else
         memcpy(o->data + e->begin, o->state + e->tensor->offset, e->bytes);
-    XXH3_128bits_update(&o->digest, o->data + e->begin, e->bytes);
+    hash(o, e->begin + e->bytes);
 }
 
-static const struct sl_snapshot_entry *scales_of(const struct sl_snapshot_entry *v, size_t n,
-                                                 const struct sl_state_tensor *t)
-{
-    for (size_t i = 0; i < n; i++)
-        if (v[i].part == SL_PART_SCALES && v[i].tensor == t)
-            return &v[i];
-    assert(false && "the plan has scales for each I8 tensor");
-    return NULL;
-}
-
-static enum sl_code write_data(struct out *o, const struct sl_snapshot_entry *v, size_t n,
-                               size_t data_n)
+static enum sl_code write_data(struct out *o, const struct sl_snapshot_entry *v, size_t n)
 {
     enum sl_code c = SL_OK;
-    size_t hashed = 0; /* I64 and F32 come first */
+    size_t scales = 0; /* in the order of the tensors that they belong to */
+    while (scales < n && v[scales].part != SL_PART_SCALES)
+        scales++;
     for (size_t i = 0; i < n && c == SL_OK; i++) {
         if (v[i].dtype == SL_DTYPE_I64)
             write_integers(o, &v[i]);
         else if (v[i].dtype == SL_DTYPE_I8)
-            c = write_rows(o, &v[i], scales_of(v, n, v[i].tensor));
+            c = write_rows(o, &v[i], &v[scales++]);
         else if (v[i].part == SL_PART_VALUES)
             c = write_values(o, &v[i]);
-        if (v[i].dtype == SL_DTYPE_I64 ||
-            (v[i].part == SL_PART_VALUES && v[i].dtype != SL_DTYPE_I8))
-            hashed = v[i].begin + v[i].bytes;
     }
     if (c == SL_OK)
-        XXH3_128bits_update(&o->digest, o->data + hashed, data_n - hashed);
+        hash(o, v[n - 1].begin + v[n - 1].bytes);
     return c;
 }
 
@@ -342,7 +341,7 @@ enum sl_code sl_snapshot_write(const struct sl_model *m, const struct sl_tokeniz
     memcpy(file + 8, header.p, header.n);
     struct out o = {.state = state, .data = file + 8 + header.n, .err = err};
     XXH3_128bits_reset(&o.digest);
-    c = write_data(&o, plan, n_plan, data_n);
+    c = write_data(&o, plan, n_plan);
     if (c)
         goto out;
     XXH128_canonical_t digest;
