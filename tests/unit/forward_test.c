@@ -26,9 +26,9 @@ enum { T = 70, OTHERS_MAX = 32, MAX_ROWS = 256 };
 static const struct seeded_shape odd = SEEDED_ODD;
 /* The layers are alike: under a sanitizer one of them tells as much, and in minutes less. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { BIG_LAYERS = 1 };
+enum { BIG_LAYERS = 1, LONG = 20000 };
 #else
-enum { BIG_LAYERS = 12 };
+enum { BIG_LAYERS = 12, LONG = 100000 };
 #endif
 
 static const struct seeded_shape big = {.n_layers = BIG_LAYERS,
@@ -441,7 +441,7 @@ static void test_asked_logits(void **unused)
 static void test_long_run(void **unused)
 {
     (void)unused;
-    enum { N = 100000, CHUNK = 250 };
+    enum { N = LONG, CHUNK = 250 };
     unsigned char *bytes;
     size_t n_bytes;
     struct seeded_shape s = odd;
