@@ -122,7 +122,10 @@ void remove_tree(const char *path)
 void shop_init(struct shop *st, const struct sl_store_io *io, uint64_t rewrite_bytes)
 {
     *st = (struct shop){.io = io, .rewrite_bytes = rewrite_bytes, .base = io->now()};
-    char folder[] = "/tmp/slate-store-XXXXXX";
+    /* In memory, where there is such a folder: a disk of a test is not to be waited for. */
+    char folder[64];
+    snprintf(folder, sizeof folder, "%s/slate-store-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(folder) || uv_loop_init(&st->loop) != 0)
         fail_msg("no temporary folder, or no loop");
     snprintf(st->path, sizeof st->path, "%s/store", folder);
@@ -193,11 +196,48 @@ static size_t find_session(const struct sl_store_head *h)
     return 0;
 }
 
-static void take_state(struct shop *st, size_t i, const struct model_session *m)
+/* What a change makes of a session. */
+static void apply(struct model_session *m, const struct model_op *op)
 {
-    struct model_session copy = *m;
-    st->v[i] = copy;
-    st->n_ahead[i] = 0;
+    if (op->kind == SL_OP_REMOVE || op->create)
+        memset(m, 0, sizeof *m);
+    if (op->kind == SL_OP_REMOVE)
+        return;
+    m->exists = true;
+    memcpy(m->incarnation, op->incarnation, 16);
+    m->version = op->version;
+    if (op->kind == SL_OP_TURN) {
+        if (m->n_turns == SHOP_TURNS)
+            abort();
+        m->turns[m->n_turns++] = (struct model_turn){.version = op->version,
+                                                     .seed = op->seed,
+                                                     .tokens_seen = op->tokens_seen,
+                                                     .answer = op->answer};
+        m->tokens_seen = op->tokens_seen;
+        m->used_at = op->used_at;
+    }
+    if (op->kind == SL_OP_HEAD || op->with_head) {
+        m->ttl_s = op->ttl_s;
+        m->metadata_seed = op->metadata_seed;
+        m->used_at = op->used_at;
+    }
+    if (op->create || op->with_head) {
+        m->created_at = op->created_at;
+        m->tokens_seen = op->tokens_seen;
+    }
+    if (op->kind == SL_OP_SNAP) {
+        m->snapshot_version = op->version;
+        m->snapshot_seed = op->seed;
+        m->snapshot_n = op->n;
+    }
+}
+
+/* The session once the first n of what was asked for are done. */
+static void look_ahead(const struct shop *st, size_t i, size_t n, struct model_session *ret)
+{
+    *ret = st->v[i];
+    for (size_t k = 0; k < n; k++)
+        apply(ret, &st->ahead[i][k]);
 }
 
 static void told(void *arg, const struct sl_store_head *h)
@@ -206,9 +246,12 @@ static void told(void *arg, const struct sl_store_head *h)
     size_t i = find_session(h);
     const char *what = compare_head(&st->v[i], h);
     st->n_told++;
-    for (size_t k = 0; what && k < st->n_ahead[i]; k++)
-        if (!compare_head(&st->ahead[i][k], h))
+    for (size_t k = 1; what && k <= st->n_ahead[i]; k++) {
+        struct model_session m;
+        look_ahead(st, i, k, &m);
+        if (!compare_head(&m, h))
             what = NULL; /* the load will tell which */
+    }
     if (what)
         wrong(st, i, what);
 }
@@ -224,8 +267,13 @@ enum sl_code shop_open(struct shop *st, struct sl_error *err)
 void shop_must_open(struct shop *st)
 {
     struct sl_error err;
+    size_t n = 0;
     if (shop_open(st, &err))
         fail_msg("%s", err.message);
+    for (size_t i = 0; i < SHOP_SESSIONS; i++)
+        n += st->v[i].exists;
+    if (!st->crashed)
+        assert_int_equal(st->n_told, n);
 }
 
 static void on_closed(void *arg)
@@ -254,36 +302,32 @@ void shop_run(struct shop *st)
 struct asked {
     struct shop *st;
     size_t i;
-    struct model_session after;
+    uint64_t serial;
 };
-
-/* Removes the first n of those ahead. */
-static void drop_ahead(struct shop *st, size_t i, size_t n)
-{
-    memmove(st->ahead[i], st->ahead[i] + n, (st->n_ahead[i] - n) * sizeof st->ahead[i][0]);
-    st->n_ahead[i] -= n;
-}
 
 static void on_done(void *arg, enum sl_code code, const struct sl_error *err)
 {
     struct asked *a = arg;
     struct shop *st = a->st;
+    struct model_op *v = st->ahead[a->i];
     size_t k = 0;
     st->n_waiting--;
-    while (k < st->n_ahead[a->i] && st->ahead[a->i][k].serial != a->after.serial)
+    while (k < st->n_ahead[a->i] && v[k].serial != a->serial)
         k++;
     assert_true(k < st->n_ahead[a->i]);
     if (code == SL_OK) {
         assert_null(err);
+        assert_int_equal(k, 0); /* in the order in which they were asked for */
         st->n_ok++;
-        st->v[a->i] = a->after;
-        drop_ahead(st, a->i, k + 1);
+        apply(&st->v[a->i], &v[k]);
     } else {
         assert_int_equal(err->code, code);
         st->n_failed++;
         st->last = *err;
-        if (!st->crashed) /* what builds on it fails, too */
-            st->n_ahead[a->i] = k;
+    }
+    if (code == SL_OK || !st->crashed) {
+        memmove(&v[k], &v[k + 1], (st->n_ahead[a->i] - k - 1) * sizeof *v);
+        st->n_ahead[a->i]--;
     }
     free(a);
 }
@@ -291,20 +335,24 @@ static void on_done(void *arg, enum sl_code code, const struct sl_error *err)
 /* The session as it will be once all that was asked for is done. */
 static struct model_session latest(const struct shop *st, size_t i)
 {
-    size_t n = st->n_ahead[i];
-    return n ? st->ahead[i][n - 1] : st->v[i];
+    struct model_session m;
+    look_ahead(st, i, st->n_ahead[i], &m);
+    return m;
 }
 
-static struct asked *ask(struct shop *st, size_t i, const struct model_session *after)
+bool shop_has(const struct shop *st, size_t i)
+{
+    return latest(st, i).exists;
+}
+
+static struct asked *ask(struct shop *st, size_t i, struct model_op *op)
 {
     struct asked *a = calloc(1, sizeof *a);
     assert_non_null(a);
     assert_true(st->n_ahead[i] < SHOP_AHEAD);
-    a->st = st;
-    a->i = i;
-    a->after = *after;
-    a->after.serial = ++st->n_asked;
-    st->ahead[i][st->n_ahead[i]++] = a->after;
+    op->serial = ++st->n_asked;
+    *a = (struct asked){st, i, op->serial};
+    st->ahead[i][st->n_ahead[i]++] = *op;
     st->n_waiting++;
     return a;
 }
@@ -321,54 +369,77 @@ static struct sl_store_head head_of(size_t i, const struct model_session *m, cha
                                   .metadata = {n ? text : NULL, n}};
 }
 
-/* A session that is made: another incarnation than any before. */
-static void begin_life(struct shop *st, struct model_session *m)
+/* A change of m that changes nothing yet. */
+static struct model_op op_of(enum sl_op_kind kind, const struct model_session *m)
 {
-    memset(m, 0, sizeof *m);
-    m->exists = true;
-    fill(m->incarnation, 16, ++st->n_seeds);
-    m->created_at = m->used_at = st->base - 1000;
-    m->ttl_s = (int64_t)(st->n_seeds % 3) * 3600;
-    m->metadata_seed = st->n_seeds % 4 ? st->n_seeds : 0;
+    struct model_op op = {.kind = kind,
+                          .version = m->version,
+                          .tokens_seen = m->tokens_seen,
+                          .metadata_seed = m->metadata_seed,
+                          .created_at = m->created_at,
+                          .used_at = m->used_at,
+                          .ttl_s = m->ttl_s};
+    memcpy(op.incarnation, m->incarnation, 16);
+    return op;
+}
+
+/* A session that is made: another incarnation than any before. */
+static struct model_op new_life(struct shop *st, enum sl_op_kind kind)
+{
+    struct model_op op = {.kind = kind, .create = true};
+    fill(op.incarnation, 16, ++st->n_seeds);
+    op.created_at = op.used_at = st->base - 1000;
+    op.ttl_s = (int64_t)(st->n_seeds % 3) * 3600;
+    op.metadata_seed = st->n_seeds % 4 ? st->n_seeds : 0;
+    return op;
+}
+
+static struct sl_store_head head_after(size_t i, const struct model_op *op, char text[64])
+{
+    struct model_session m = {0};
+    apply(&m, op);
+    m.created_at = op->created_at;
+    m.tokens_seen = op->tokens_seen;
+    return head_of(i, &m, text);
 }
 
 void do_create(struct shop *st, size_t i)
 {
-    struct model_session m;
+    struct model_op op = new_life(st, SL_OP_HEAD);
     char text[64];
-    begin_life(st, &m);
-    struct sl_store_head h = head_of(i, &m, text);
-    sl_store_put_head(st->store, &h, on_done, ask(st, i, &m));
+    struct sl_store_head h = head_after(i, &op, text);
+    sl_store_put_head(st->store, &h, on_done, ask(st, i, &op));
 }
 
 void do_patch(struct shop *st, size_t i)
 {
     struct model_session m = latest(st, i);
+    struct model_op op = op_of(SL_OP_HEAD, &m);
     char text[64];
-    m.ttl_s = (int64_t)(++st->n_seeds % 5) * 60;
-    m.metadata_seed = st->n_seeds % 3 ? st->n_seeds : 0;
-    m.used_at += 7;
-    struct sl_store_head h = head_of(i, &m, text);
+    op.ttl_s = (int64_t)(++st->n_seeds % 5) * 60;
+    op.metadata_seed = st->n_seeds % 3 ? st->n_seeds : 0;
+    op.used_at += 7;
+    struct sl_store_head h = head_after(i, &op, text);
     h.tokens_seen = 99; /* a patch does not speak of these */
     h.created_at = 98;
-    sl_store_put_head(st->store, &h, on_done, ask(st, i, &m));
+    sl_store_put_head(st->store, &h, on_done, ask(st, i, &op));
 }
 
 void do_turn(struct shop *st, size_t i, bool answer)
 {
     struct model_session m = latest(st, i);
+    struct model_op op = op_of(SL_OP_TURN, &m);
     struct turn_content *c = calloc(1, sizeof *c);
     assert_non_null(c);
-    assert_true(m.n_turns < SHOP_TURNS);
-    struct model_turn *t = &m.turns[m.n_turns++];
-    *t = (struct model_turn){
-        .version = ++m.version, .seed = ++st->n_seeds * 1000003, .answer = answer};
-    m.tokens_seen += n_tokens_of(t->seed);
-    t->tokens_seen = m.tokens_seen;
-    turn_of(c, t, st->base);
-    m.used_at = c->turn.used_at;
+    op.version++;
+    op.seed = ++st->n_seeds * 1000003;
+    op.answer = answer;
+    op.tokens_seen += n_tokens_of(op.seed);
+    struct model_turn t = {op.version, op.seed, op.tokens_seen, answer};
+    turn_of(c, &t, st->base);
+    op.used_at = c->turn.used_at;
     struct sl_store_key k = key_of(i, &m);
-    sl_store_append_turn(st->store, &k, &c->turn, on_done, ask(st, i, &m));
+    sl_store_append_turn(st->store, &k, &c->turn, on_done, ask(st, i, &op));
     memset(c, 0xee, sizeof *c); /* what it was given is copied */
     free(c);
 }
@@ -384,40 +455,38 @@ static unsigned char *snapshot_of(uint64_t seed, size_t n)
 void do_snapshot(struct shop *st, size_t i, size_t n)
 {
     struct model_session m = latest(st, i);
-    m.snapshot_version = m.version;
-    m.snapshot_seed = ++st->n_seeds;
-    m.snapshot_n = n;
+    struct model_op op = op_of(SL_OP_SNAP, &m);
+    op.seed = ++st->n_seeds;
+    op.n = n;
     struct sl_store_key k = key_of(i, &m);
-    unsigned char *p = snapshot_of(m.snapshot_seed, n);
+    unsigned char *p = snapshot_of(op.seed, n);
     if (p) /* a test makes allocations fail */
-        sl_store_put_snapshot(st->store, &k, m.version, NULL, p, n, on_done, ask(st, i, &m));
+        sl_store_put_snapshot(st->store, &k, m.version, NULL, p, n, on_done, ask(st, i, &op));
 }
 
 void do_restore(struct shop *st, size_t i, size_t n)
 {
     struct model_session m = latest(st, i);
+    struct model_op op = m.exists ? op_of(SL_OP_SNAP, &m) : new_life(st, SL_OP_SNAP);
     char text[64];
-    if (!m.exists)
-        begin_life(st, &m);
-    m.version++;
-    m.tokens_seen += 1000;
-    m.metadata_seed = ++st->n_seeds;
-    m.used_at += 11;
-    m.snapshot_version = m.version;
-    m.snapshot_seed = m.metadata_seed;
-    m.snapshot_n = n;
-    struct sl_store_head h = head_of(i, &m, text);
-    unsigned char *p = snapshot_of(m.snapshot_seed, n);
+    op.with_head = true;
+    op.version++;
+    op.tokens_seen += 1000;
+    op.metadata_seed = op.seed = ++st->n_seeds;
+    op.used_at += 11;
+    op.n = n;
+    struct sl_store_head h = head_after(i, &op, text);
+    unsigned char *p = snapshot_of(op.seed, n);
     if (p)
-        sl_store_put_snapshot(st->store, &h.key, m.version, &h, p, n, on_done, ask(st, i, &m));
+        sl_store_put_snapshot(st->store, &h.key, op.version, &h, p, n, on_done, ask(st, i, &op));
 }
 
 void do_remove(struct shop *st, size_t i)
 {
     struct model_session m = latest(st, i);
+    struct model_op op = op_of(SL_OP_REMOVE, &m);
     struct sl_store_key k = key_of(i, &m);
-    memset(&m, 0, sizeof m);
-    sl_store_remove(st->store, &k, on_done, ask(st, i, &m));
+    sl_store_remove(st->store, &k, on_done, ask(st, i, &op));
 }
 
 /* --- loading -------------------------------------------------------------------------------------
@@ -506,13 +575,15 @@ static void compare_any(struct shop *st, size_t i, const struct sl_store_record 
 {
     const char *what = NULL;
     for (size_t k = 0; k <= st->n_ahead[i]; k++) {
-        const struct model_session *m = k ? &st->ahead[i][k - 1] : &st->v[i];
-        const char *differs = r                                     ? compare(st, m, r)
-                              : m->exists                           ? err->message
+        struct model_session m;
+        look_ahead(st, i, k, &m);
+        const char *differs = r                                     ? compare(st, &m, r)
+                              : m.exists                            ? err->message
                               : err->code == SL_E_SESSION_NOT_FOUND ? NULL
                                                                     : err->message;
         if (!differs) {
-            take_state(st, i, m);
+            st->v[i] = m;
+            st->n_ahead[i] = 0;
             return;
         }
         if (k == 0)
@@ -536,10 +607,10 @@ static void on_loaded(void *arg, const struct sl_store_record *r, const struct s
 /* The incarnation under which it may be there: of any state that is right. */
 static struct sl_store_key any_key(const struct shop *st, size_t i)
 {
-    for (size_t k = 0; k < st->n_ahead[i]; k++)
-        if (!st->v[i].exists && st->ahead[i][k].exists)
-            return key_of(i, &st->ahead[i][k]);
-    return key_of(i, &st->v[i]);
+    struct model_session m = st->v[i];
+    for (size_t k = 1; k <= st->n_ahead[i] && !m.exists; k++)
+        look_ahead(st, i, k, &m);
+    return key_of(i, &m);
 }
 
 size_t shop_check(struct shop *st)

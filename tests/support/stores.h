@@ -1,8 +1,8 @@
 /* stores.h: a `dir:` store under test, beside a model of what must be in it.
  *
  * The model is plain copies of what was acknowledged, nothing else. Every change goes through a
- * `do_` function: it asks the store and remembers what the session would be then; when the store
- * says SL_OK that becomes the model. Contents are drawn from a seed, so that any two differ.
+ * `do_` function: it asks the store and remembers the change; when the store says SL_OK it is made
+ * in the model. Contents are drawn from a seed, so that any two differ.
  *
  * After a crash, what was asked for and not acknowledged may be there or not (`crashed`): then each
  * state that the session would have passed through is right, and the model becomes the one that is
@@ -20,7 +20,6 @@ struct model_turn {
 };
 
 struct model_session {
-    uint64_t serial; /* of the call that made it so */
     bool exists;
     unsigned char incarnation[16];
     uint64_t version, tokens_seen;
@@ -33,6 +32,18 @@ struct model_session {
     size_t n_turns;
 };
 
+/* One change that was asked for: what it sets. */
+struct model_op {
+    enum sl_op_kind kind;
+    bool create, answer; /* HEAD, SNAP: of a session that is not there; TURN: with an answer */
+    uint64_t serial;
+    unsigned char incarnation[16];
+    uint64_t version, tokens_seen, seed, metadata_seed;
+    int64_t created_at, used_at, ttl_s;
+    bool with_head; /* SNAP */
+    size_t n;       /* SNAP: bytes */
+};
+
 struct shop {
     uv_loop_t loop;
     struct sl_store *store;
@@ -42,7 +53,7 @@ struct shop {
     bool crashed;
     int64_t base; /* what times are reckoned from */
     struct model_session v[SHOP_SESSIONS];
-    struct model_session ahead[SHOP_SESSIONS][SHOP_AHEAD]; /* asked for, oldest first */
+    struct model_op ahead[SHOP_SESSIONS][SHOP_AHEAD]; /* asked for, oldest first */
     size_t n_ahead[SHOP_SESSIONS];
     size_t n_waiting;          /* calls that have not called back */
     size_t n_failed, n_ok;     /* so far */
@@ -60,7 +71,7 @@ void shop_folder(const struct shop *st, char *ret, size_t n);
 /* Opens it, and compares the heads that are told with the model. */
 enum sl_code shop_open(struct shop *st, struct sl_error *err);
 void shop_close(struct shop *st);
-/* Opens it; ends the test when it cannot. */
+/* Opens it; ends the test when it cannot, or when not all heads are told (a crash aside). */
 void shop_must_open(struct shop *st);
 
 /* One call each, not waited for. i: which session of the model. */
@@ -77,6 +88,8 @@ void shop_run(struct shop *st);
 size_t shop_check(struct shop *st);
 /* Loads one, without comparing; SL_OK or its error. */
 enum sl_code shop_load(struct shop *st, size_t i, struct sl_error *err);
+/* Will it exist once all that was asked for is done? */
+bool shop_has(const struct shop *st, size_t i);
 /* The key of a session as the model has it. */
 struct sl_store_key shop_key(const struct shop *st, size_t i);
 
