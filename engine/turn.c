@@ -456,19 +456,23 @@ bool sl_turn_prefilled(const struct sl_turn *t)
     return atomic_load_explicit(&t->prefilled, memory_order_relaxed);
 }
 
+/* The last n tokens of a list, as many as there is room for before what comes after it. */
+static void prepend(struct sl_penalty_ring *ring, const uint32_t *tokens, size_t n)
+{
+    size_t room = SL_PENALTY_LAST_N_MAX - ring->n, k = n < room ? n : room;
+    memmove(ring->tokens + k, ring->tokens, ring->n * sizeof *tokens);
+    memcpy(ring->tokens, tokens + n - k, k * sizeof *tokens);
+    ring->n += (uint32_t)k;
+}
+
 void sl_turn_ring(const struct sl_turn *t, struct sl_penalty_ring *ret)
 {
     const struct sl_penalty_ring *old = t->spec.ring;
-    size_t n_new = t->result.n_tokens, n_old = old ? old->n : 0;
-    if (n_new > SL_PENALTY_LAST_N_MAX)
-        n_new = SL_PENALTY_LAST_N_MAX;
-    if (n_old > SL_PENALTY_LAST_N_MAX - n_new)
-        n_old = SL_PENALTY_LAST_N_MAX - n_new;
-    if (n_old)
-        memmove(ret->tokens, old->tokens + old->n - n_old, n_old * sizeof *ret->tokens);
-    memcpy(ret->tokens + n_old, sl_turn_tokens(t) + t->result.n_tokens - n_new,
-           n_new * sizeof *ret->tokens);
-    ret->n = (uint32_t)(n_old + n_new);
+    ret->n = 0;
+    prepend(ret, sl_turn_tokens(t), t->result.n_tokens);
+    prepend(ret, t->spec.generated, t->spec.n_generated);
+    if (old)
+        prepend(ret, old->tokens, old->n);
 }
 
 const char *sl_turn_error(const struct sl_turn *t)

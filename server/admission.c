@@ -1,5 +1,6 @@
 /* admission.c: from a request's prompt to a place in the engine: tokenising (long texts in libuv's
  * pool), the limits on what waits, the line (first in, first out). See turns.h. */
+#include "server/residency.h"
 #include "server/turns_priv.h"
 
 #include <assert.h>
@@ -15,8 +16,7 @@ void sl_run_forget_queued(struct sl_run *r)
     r->queued = 0;
 }
 
-/* --- the way into the engine -------------------------------------------------------------------
- */
+/* --- the way into the engine ----------------------------------------------------------------- */
 
 void sl_run_leave_line(struct sl_run *r)
 {
@@ -65,6 +65,26 @@ void sl_turns_expire_waiting(struct sl_turns *ts)
     }
 }
 
+static const struct sl_penalty_ring *ring_before(const struct sl_run *r)
+{
+    if (r->continuation.paused)
+        return &r->continuation.paused->ring;
+    return r->session ? r->session->ring : NULL;
+}
+
+/* What a paused turn goes on with: its held tokens come again, after what is pending before them.
+ */
+static void go_on(const struct sl_run *r, struct sl_turn_spec *spec)
+{
+    const struct sl_paused_turn *p = r->continuation.paused;
+    spec->n_prompt -= p->n_held;
+    spec->held = spec->prompt + spec->n_prompt;
+    spec->n_held = p->n_held;
+    spec->draws = p->draws;
+    spec->generated = p->generated;
+    spec->n_generated = p->n_generated;
+}
+
 /* The prompt's tokens are there: admission by their number, then the line. */
 static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
 {
@@ -93,9 +113,11 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
                                 .n_stop_tokens = s->n_stop_tokens,
                                 .ignore_eos = s->ignore_eos,
                                 .logprobs = s->logprobs,
-                                .ring = r->session ? r->session->ring : NULL,
+                                .ring = ring_before(r),
                                 .keep_state = r->session != NULL,
                                 .user = r};
+    if (r->continuation.paused)
+        go_on(r, &spec);
     enum sl_code c = sl_turn_create(ts->engine, &spec, &r->turn, err);
     if (c)
         return c;
@@ -103,7 +125,11 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
     r->tokens = NULL;
     r->queued = r->n_tokens;
     ts->queued_prefill += r->queued;
+    sl_free(r->owned_prompt);
+    r->owned_prompt = NULL;
     r->state = WAITING;
+    if (r->pause)
+        sl_engine_cancel(ts->engine, r->turn, SL_FINISH_PAUSED);
     r->next_in_line = NULL;
     *ts->line_end = r;
     ts->line_end = &r->next_in_line;
@@ -112,8 +138,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
     return SL_OK;
 }
 
-/* --- tokenising ---------------------------------------------------------------------------------
- */
+/* --- tokenising ------------------------------------------------------------------------------ */
 
 static void tokenise(struct sl_run *r)
 {
@@ -141,21 +166,21 @@ static void on_pool_done(uv_work_t *work, int status)
     }
 }
 
-/* While the text is tokenised elsewhere the caller's arrays are gone: one block for all of them. */
-static enum sl_code own_spec(struct sl_run *r, struct sl_error *err)
+/* The caller's arrays are gone when the session has to be loaded or the text is tokenised
+ * elsewhere, and a pause writes the settings down: one block for all of them but the prompt. */
+static enum sl_code own_settings(struct sl_run *r, struct sl_error *err)
 {
     struct sl_run_spec *s = &r->spec;
     size_t n_bias = s->sampling.n_bias * sizeof *s->sampling.bias;
     size_t n_stops = s->n_stops * sizeof *s->stops;
     size_t n_ids = s->n_stop_tokens * sizeof *s->stop_tokens;
-    size_t n = sizeof *s->text + n_stops + n_bias + n_ids + s->text->n;
+    size_t n = n_stops + n_bias + n_ids;
     for (size_t i = 0; i < s->n_stops; i++)
         n += s->stops[i].n;
     char *p = r->owned = sl_malloc(n);
     if (!p)
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", s->text->n);
-    struct sl_text *text = (struct sl_text *)(void *)p;
-    struct sl_stop *stops = (struct sl_stop *)(void *)(text + 1);
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a turn's settings");
+    struct sl_stop *stops = (struct sl_stop *)(void *)p;
     char *bias = (char *)stops + n_stops, *ids = bias + n_bias, *bytes = ids + n_ids;
     for (size_t i = 0; i < s->n_stops; i++) {
         stops[i] = (struct sl_stop){.bytes = (unsigned char *)bytes, .n = s->stops[i].n};
@@ -166,12 +191,26 @@ static enum sl_code own_spec(struct sl_run *r, struct sl_error *err)
         memcpy(bias, s->sampling.bias, n_bias);
     if (n_ids)
         memcpy(ids, s->stop_tokens, n_ids);
-    memcpy(bytes, s->text->s, s->text->n);
-    *text = (struct sl_text){.s = bytes, .n = s->text->n};
-    s->text = text;
     s->stops = stops;
     s->sampling.bias = (const struct sl_logit_bias *)(void *)bias;
     s->stop_tokens = (const uint32_t *)(void *)ids;
+    return SL_OK;
+}
+
+static enum sl_code own_prompt(struct sl_run *r, struct sl_error *err)
+{
+    struct sl_run_spec *s = &r->spec;
+    size_t n = s->text ? s->text->n : s->n_tokens * sizeof *s->tokens;
+    struct sl_text *p = r->owned_prompt = sl_malloc(sizeof *p + n);
+    if (!p)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", n);
+    if (n)
+        memcpy(p + 1, s->text ? (const void *)s->text->s : s->tokens, n);
+    *p = (struct sl_text){.s = (char *)(p + 1), .n = n};
+    if (s->text)
+        s->text = p;
+    else
+        s->tokens = (const uint32_t *)(void *)(p + 1);
     return SL_OK;
 }
 
@@ -197,14 +236,16 @@ static enum sl_code lead(struct sl_run *r, struct sl_error *err)
     return SL_OK;
 }
 
-enum sl_code sl_run_read_prompt(struct sl_run *r, struct sl_error *err)
+static enum sl_code read_prompt(struct sl_run *r, struct sl_error *err)
 {
     const struct sl_run_spec *s = &r->spec;
     enum sl_code c = lead(r, err);
     if (c)
         return c;
     if (s->text && s->text->n > POOL_TEXT_BYTES) {
-        c = own_spec(r, err);
+        c = r->owned_prompt ? SL_OK : own_prompt(r, err);
+        if (!c && !r->owned)
+            c = own_settings(r, err);
         if (c)
             return c;
         r->work.data = r;
@@ -222,4 +263,85 @@ enum sl_code sl_run_read_prompt(struct sl_run *r, struct sl_error *err)
         r->n_tokens += s->n_tokens;
     }
     return enqueue(r, err);
+}
+
+/* --- the session's memory -----------------------------------------------------------------------
+ */
+
+/* Its settings come from the paused turn. */
+static enum sl_code take_paused(struct sl_run *r, struct sl_error *err)
+{
+    const struct sl_session *s = r->session;
+    struct sl_run_spec *spec = &r->spec;
+    if (!s->paused)
+        return sl_fail_param(err, SL_E_NOTHING_PAUSED, "resume",
+                             "session '%s' has no paused turn to resume", s->id);
+    enum sl_code c =
+        sl_continuation_read(&r->continuation, s->paused, s->n_paused, r->ts->vocab_size, err);
+    if (c)
+        return c;
+    const struct sl_paused_turn *p = r->continuation.paused;
+    spec->text = NULL;
+    spec->tokens = NULL;
+    spec->n_tokens = 0;
+    spec->max_tokens = p->max_tokens;
+    spec->sampling = p->sampling;
+    spec->stops = p->stops;
+    spec->n_stops = p->n_stops;
+    spec->stop_tokens = p->stop_tokens;
+    spec->n_stop_tokens = p->n_stop_tokens;
+    spec->ignore_eos = p->ignore_eos;
+    spec->logprobs = p->logprobs;
+    spec->chat_template = p->chat_template;
+    r->n_drop = p->n_held;
+    return SL_OK;
+}
+
+static enum sl_code go(struct sl_run *r, struct sl_error *err)
+{
+    enum sl_code c = r->spec.resume ? take_paused(r, err) : SL_OK;
+    return c ? c : read_prompt(r, err);
+}
+
+static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_run *r = arg;
+    struct sl_error *to = &r->result.error;
+    enum sl_code c = SL_OK;
+    (void)s;
+    r->is_ready = true;
+    if (!r->starting)
+        r->ts->n_waiting--;
+    if (err) {
+        *to = *err;
+        c = err->code;
+    } else if (r->cancelled) {
+        r->result.finish = SL_FINISH_CANCELLED;
+        c = SL_E_INTERNAL; /* nobody reads it: the finish says what it is */
+    } else {
+        c = go(r, to);
+    }
+    if (r->starting)
+        r->start_code = c;
+    else if (c)
+        sl_run_end_later(r);
+}
+
+enum sl_code sl_run_admit(struct sl_run *r, struct sl_error *err)
+{
+    if (!r->session)
+        return read_prompt(r, err);
+    enum sl_code c = own_settings(r, err);
+    if (!c && (!r->session->in_memory || !r->session->has_place)) /* it will take a while */
+        c = own_prompt(r, err);
+    if (c)
+        return c;
+    r->starting = true;
+    sl_sessions_ready(r->ts->sessions, r->session, on_ready, r);
+    r->starting = false;
+    if (!r->is_ready)
+        r->ts->n_waiting++;
+    if (r->start_code && err)
+        *err = r->result.error;
+    return r->start_code;
 }

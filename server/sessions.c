@@ -1,8 +1,6 @@
 /* sessions.c: see sessions.h. The registry is one array, sorted by tenant and id: a lookup is a
  * binary search, a page of a list is a range, and an insertion moves pointers (8 bytes a session:
  * microseconds at 100,000 of them), where a hash table would need a second order for the lists. */
-#include "server/sessions.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,111 +8,109 @@
 #include <sys/random.h>
 
 #include "engine/base/mem.h"
+#include "server/sessions_priv.h"
 
-struct sl_sessions {
-    struct sl_slab *slab;
-    size_t max;
-    int64_t (*now)(void);
-    struct sl_session **v; /* n of max, by (tenant, id) */
-    size_t n;
-};
+enum { ANSWER_LIFE_S = 24 * 3600 };
 
-enum sl_code sl_sessions_open(struct sl_sessions **ret, struct sl_slab *slab, size_t max_sessions,
-                              int64_t (*now)(void), struct sl_error *err)
+size_t sl_sessions_slots(size_t n_places)
 {
-    assert(max_sessions > 0);
-    struct sl_sessions *ss = sl_calloc(1, sizeof *ss);
-    if (ss)
-        ss->v = sl_calloc(max_sessions, sizeof *ss->v);
-    if (!ss || !ss->v) {
-        sl_free(ss);
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions", max_sessions);
-    }
-    ss->slab = slab;
-    ss->max = max_sessions;
-    ss->now = now;
-    *ret = ss;
-    return SL_OK;
+    return n_places + SL_SAVES_MAX;
+}
+
+/* --- one session ------------------------------------------------------------------------------ */
+
+static void free_answer(struct sl_answer *a)
+{
+    sl_free(a->key);
+    sl_free(a->body);
+}
+
+void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s)
+{
+    sl_slab_unref(ss->opt.slab, s->state);
+    sl_free(s->pending);
+    sl_free(s->ring);
+    sl_free(s->paused);
+    for (size_t i = 0; i < s->n_answers; i++)
+        free_answer(&s->answers[i]);
+    s->state = NULL;
+    s->pending = NULL;
+    s->n_pending = 0;
+    s->ring = NULL;
+    s->paused = NULL;
+    s->n_paused = 0;
+    s->n_answers = 0;
 }
 
 static void free_session(struct sl_sessions *ss, struct sl_session *s)
 {
-    assert(!s->lease);
-    sl_slab_unref(ss->slab, s->state);
-    sl_free(s->pending);
-    sl_free(s->ring);
+    assert(!s->leased && !s->has_place && !s->waiters && !s->save_waiters);
+    sl_session_forget_rest(ss, s);
     sl_free(s->metadata);
     sl_free(s->tenant);
     sl_free(s);
 }
 
-void sl_sessions_close(struct sl_sessions *ss)
+bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a)
 {
-    if (!ss)
-        return;
-    for (size_t i = 0; i < ss->n; i++)
-        free_session(ss, ss->v[i]);
-    sl_free((void *)ss->v);
-    sl_free(ss);
-}
-
-static int compare(const struct sl_session *s, const char *tenant, const char *id)
-{
-    int c = strcmp(s->tenant, tenant);
-    return c ? c : strcmp(s->id, id);
-}
-
-/* The first place whose session is not below (tenant, id). */
-static size_t place_of(const struct sl_sessions *ss, const char *tenant, const char *id)
-{
-    size_t lo = 0, hi = ss->n;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (compare(ss->v[mid], tenant, id) < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
+    struct sl_answer copy = {.at = a->at, .n_body = a->n_body};
+    memcpy(copy.request_hash, a->request_hash, sizeof copy.request_hash);
+    copy.key = sl_strdup(a->key);
+    copy.body = sl_strndup(a->body, a->n_body);
+    if (!copy.key || !copy.body) {
+        free_answer(&copy);
+        return false;
     }
-    return lo;
+    if (s->n_answers == SL_STORE_ANSWERS_MAX) {
+        free_answer(&s->answers[0]);
+        s->n_answers--;
+        memmove(s->answers, s->answers + 1, s->n_answers * sizeof *s->answers);
+    }
+    s->answers[s->n_answers++] = copy;
+    return true;
 }
 
-static void remove_at(struct sl_sessions *ss, size_t place)
+const struct sl_answer *sl_session_answer(const struct sl_sessions *ss, const struct sl_session *s,
+                                          const char *key)
 {
-    struct sl_session *s = ss->v[place];
-    ss->n--;
-    memmove((void *)(ss->v + place), (const void *)(ss->v + place + 1),
-            (ss->n - place) * sizeof(struct sl_session *));
-    free_session(ss, s);
-}
-
-static bool is_expired(const struct sl_sessions *ss, const struct sl_session *s)
-{
-    return s->ttl_s && !s->lease && ss->now() - s->used_at >= s->ttl_s;
-}
-
-/* The live session of that name, or NULL; one whose time is over is removed on the way. */
-static struct sl_session *lookup(struct sl_sessions *ss, const char *tenant, const char *id)
-{
-    size_t i = place_of(ss, tenant, id);
-    if (i == ss->n || compare(ss->v[i], tenant, id))
-        return NULL;
-    if (!is_expired(ss, ss->v[i]))
-        return ss->v[i];
-    remove_at(ss, i);
+    int64_t now = ss->opt.now();
+    for (size_t i = s->n_answers; i-- > 0;)
+        if (!strcmp(s->answers[i].key, key) && now - s->answers[i].at < ANSWER_LIFE_S)
+            return &s->answers[i];
     return NULL;
 }
 
-enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant, const char *id,
-                              struct sl_session **ret, struct sl_error *err)
+enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m, struct sl_error *err)
 {
-    struct sl_session *s = lookup(ss, tenant, id);
-    if (!s)
-        return sl_fail_param(err, SL_E_SESSION_NOT_FOUND, "session",
-                             "there is no session '%.128s' (it was never made, was deleted, or "
-                             "its time to live is over)",
-                             id);
-    *ret = s;
+    if (!m.s)
+        return SL_OK;
+    char *copy = sl_strndup(m.s, m.n);
+    if (!copy)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu bytes of metadata", m.n);
+    sl_free(s->metadata);
+    s->metadata = copy;
+    s->n_metadata = m.n;
     return SL_OK;
+}
+
+struct sl_store_key sl_session_key(const struct sl_session *s)
+{
+    struct sl_store_key k = {.tenant = s->tenant, .id = s->id};
+    memcpy(k.incarnation, s->incarnation, sizeof k.incarnation);
+    return k;
+}
+
+struct sl_store_head sl_session_head(const struct sl_session *s)
+{
+    return (struct sl_store_head){.key = sl_session_key(s),
+                                  .version = s->version,
+                                  .tokens_seen = s->tokens_seen,
+                                  .created_at = s->created_at,
+                                  .used_at = s->used_at,
+                                  .ttl_s = s->ttl_s,
+                                  .metadata = {.s = s->metadata, .n = s->n_metadata},
+                                  .snapshot_version = s->saved_version,
+                                  .replay_tokens = s->replay_tokens};
 }
 
 static enum sl_code random_bits(unsigned char bits[16], struct sl_error *err)
@@ -138,187 +134,138 @@ enum sl_code sl_random_id(char *dst, size_t dst_size, const char *prefix, struct
     return SL_OK;
 }
 
-static enum sl_code set_metadata(struct sl_session *s, struct sl_text m, struct sl_error *err)
+/* --- the list -------------------------------------------------------------------------------- */
+
+static int compare(const struct sl_session *s, const char *tenant, const char *id)
 {
-    if (!m.s)
-        return SL_OK;
-    char *copy = sl_strndup(m.s, m.n);
-    if (!copy)
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu bytes of metadata", m.n);
-    sl_free(s->metadata);
-    s->metadata = copy;
-    s->n_metadata = m.n;
+    int c = strcmp(s->tenant, tenant);
+    return c ? c : strcmp(s->id, id);
+}
+
+/* The first place whose session is not below (tenant, id). */
+static size_t place_of(const struct sl_sessions *ss, const char *tenant, const char *id)
+{
+    size_t lo = 0, hi = ss->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (compare(ss->v[mid], tenant, id) < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static struct sl_session *lookup(const struct sl_sessions *ss, const char *tenant, const char *id)
+{
+    size_t i = place_of(ss, tenant, id);
+    return i < ss->n && !compare(ss->v[i], tenant, id) ? ss->v[i] : NULL;
+}
+
+void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
+{
+    size_t place = place_of(ss, s->tenant, s->id);
+    assert(place < ss->n && ss->v[place] == s);
+    ss->n--;
+    memmove((void *)(ss->v + place), (const void *)(ss->v + place + 1),
+            (ss->n - place) * sizeof(struct sl_session *));
+    if (s->has_place)
+        sl_residency_leave(ss, s);
+    free_session(ss, s);
+}
+
+static bool is_expired(const struct sl_sessions *ss, const struct sl_session *s)
+{
+    return s->ttl_s && !s->leased && ss->opt.now() - s->used_at >= s->ttl_s;
+}
+
+enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant, const char *id,
+                              struct sl_session **ret, struct sl_error *err)
+{
+    struct sl_session *s = lookup(ss, tenant, id);
+    if (!s || is_expired(ss, s))
+        return sl_fail_param(err, SL_E_SESSION_NOT_FOUND, "session",
+                             "there is no session '%.128s' (it was never made, was deleted, or "
+                             "its time to live is over)",
+                             id);
+    *ret = s;
     return SL_OK;
 }
 
-enum sl_code sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id,
-                                int64_t ttl_s, struct sl_text metadata, struct sl_session **ret,
-                                struct sl_error *err)
+static void nothing_done(void *arg, struct sl_session *s, const struct sl_error *err)
 {
-    if (id && lookup(ss, tenant, id))
+    (void)arg;
+    (void)s;
+    (void)err; /* an expired session that could not be deleted is tried again */
+}
+
+void sl_sessions_expire(struct sl_sessions *ss)
+{
+    for (size_t i = ss->n; i-- > 0;)
+        if (i < ss->n && is_expired(ss, ss->v[i]))
+            sl_sessions_delete(ss, ss->v[i], nothing_done, NULL);
+}
+
+static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
+{
+    if (ss->n == ss->opt.max_sessions)
+        sl_sessions_expire(ss);
+    if (ss->n == ss->opt.max_sessions)
+        return sl_fail(err, SL_E_SESSIONS_FULL, "there are %zu sessions, which is the limit (%s)",
+                       ss->n, ss->store ? "--max-sessions" : "--sessions-in-memory");
+    if (ss->n < ss->cap)
+        return SL_OK;
+    size_t cap = ss->cap ? 2 * ss->cap : 64;
+    if (cap > ss->opt.max_sessions)
+        cap = ss->opt.max_sessions;
+    struct sl_session **v = sl_realloc((void *)ss->v, cap, sizeof *v);
+    if (!v)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions", cap);
+    ss->v = v;
+    ss->cap = cap;
+    return SL_OK;
+}
+
+enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
+                                struct sl_session **ret, struct sl_error *err)
+{
+    struct sl_session *old = id ? lookup(ss, tenant, id) : NULL;
+    if (old && is_expired(ss, old)) {
+        sl_sessions_delete(ss, old, nothing_done, NULL);
+        old = lookup(ss, tenant, id);
+    }
+    if (old)
         return sl_fail_param(err, SL_E_SESSION_EXISTS, "id",
                              "there is a session '%s' already; delete it first, or take another id",
                              id);
-    if (ss->n == ss->max)
-        sl_sessions_expire(ss);
-    if (ss->n == ss->max)
-        return sl_fail(err, SL_E_SESSIONS_FULL,
-                       "there are %zu sessions, which is all that fit in memory "
-                       "(--sessions-in-memory)",
-                       ss->n);
-    enum sl_code c = SL_OK;
+    enum sl_code c = check_room(ss, err);
+    if (c)
+        return c;
     struct sl_session *s = sl_calloc(1, sizeof *s);
     if (s)
         s->tenant = sl_strdup(tenant);
     if (!s || !s->tenant) {
-        c = sl_fail(err, SL_E_NO_MEMORY, "no memory for a session");
-        goto out;
+        sl_free(s);
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a session");
     }
     c = random_bits(s->incarnation, err);
     if (!c && !id)
         c = sl_random_id(s->id, sizeof s->id, "s-", err);
-    if (!c)
-        c = set_metadata(s, metadata, err);
-    if (c)
-        goto out;
+    if (c) {
+        free_session(ss, s);
+        return c;
+    }
     if (id) {
         assert(sl_session_id_valid(id, strlen(id)));
         memcpy(s->id, id, strlen(id) + 1);
     }
-    s->created_at = s->used_at = ss->now();
-    s->ttl_s = ttl_s;
+    s->created_at = s->used_at = ss->opt.now();
     size_t place = place_of(ss, tenant, s->id);
     memmove((void *)(ss->v + place + 1), (const void *)(ss->v + place),
             (ss->n - place) * sizeof(struct sl_session *));
     ss->v[place] = s;
     ss->n++;
     *ret = s;
-    s = NULL;
-out:
-    if (s)
-        free_session(ss, s);
-    return c;
-}
-
-static uint32_t *copy_ids(const uint32_t *ids, size_t n)
-{
-    uint32_t *copy = sl_malloc(n * sizeof *copy);
-    if (copy)
-        memcpy(copy, ids, n * sizeof *copy);
-    return copy;
-}
-
-enum sl_code sl_sessions_fork(struct sl_sessions *ss, const struct sl_session *from, const char *id,
-                              bool has_ttl, int64_t ttl_s, struct sl_text metadata,
-                              struct sl_session **ret, struct sl_error *err)
-{
-    struct sl_session *s;
-    struct sl_penalty_ring *ring = NULL;
-    uint32_t *pending = NULL;
-    enum sl_code c = SL_OK;
-    if (!metadata.s && from->metadata)
-        metadata = (struct sl_text){from->metadata, from->n_metadata};
-    if (from->n_pending)
-        pending = copy_ids(from->pending, from->n_pending);
-    if (from->ring) {
-        ring = sl_malloc(sizeof *ring);
-        if (ring)
-            *ring = *from->ring;
-    }
-    if ((from->n_pending && !pending) || (from->ring && !ring))
-        c = sl_fail(err, SL_E_NO_MEMORY, "no memory for a session");
-    if (!c)
-        c = sl_sessions_create(ss, from->tenant, id, has_ttl ? ttl_s : from->ttl_s, metadata, &s,
-                               err);
-    if (c) {
-        sl_free(pending);
-        sl_free(ring);
-        return c;
-    }
-    if (from->state)
-        sl_slab_ref(ss->slab, from->state);
-    s->state = from->state;
-    s->version = from->version;
-    s->tokens_seen = from->tokens_seen;
-    s->pending = pending;
-    s->n_pending = from->n_pending;
-    s->ring = ring;
-    *ret = s;
-    return SL_OK;
-}
-
-static enum sl_code check_free(const struct sl_session *s, struct sl_error *err)
-{
-    if (s->lease)
-        return sl_fail_param(err, SL_E_SESSION_BUSY, "session",
-                             "session '%s' is busy: one turn at a time; wait for the running one "
-                             "or cancel it",
-                             s->id);
-    return SL_OK;
-}
-
-enum sl_code sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl,
-                               int64_t ttl_s, struct sl_text metadata, struct sl_error *err)
-{
-    enum sl_code c = check_free(s, err);
-    if (!c)
-        c = set_metadata(s, metadata, err);
-    if (c)
-        return c;
-    if (has_ttl)
-        s->ttl_s = ttl_s;
-    s->used_at = ss->now();
-    return SL_OK;
-}
-
-enum sl_code sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, struct sl_error *err)
-{
-    enum sl_code c = check_free(s, err);
-    if (c)
-        return c;
-    size_t place = place_of(ss, s->tenant, s->id);
-    assert(place < ss->n && ss->v[place] == s);
-    remove_at(ss, place);
-    return SL_OK;
-}
-
-enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run, struct sl_error *err)
-{
-    enum sl_code c = check_free(s, err);
-    if (!c)
-        s->lease = run;
-    return c;
-}
-
-void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
-{
-    assert(s->lease);
-    s->lease = NULL;
-    s->used_at = ss->now();
-}
-
-enum sl_code sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, void *state,
-                                uint64_t tokens_seen, const uint32_t *pending, size_t n_pending,
-                                const struct sl_penalty_ring *ring, struct sl_error *err)
-{
-    assert(s->lease && state && state != s->state && n_pending > 0);
-    uint32_t *ids = copy_ids(pending, n_pending);
-    if (ring->n && !s->ring)
-        s->ring = sl_calloc(1, sizeof *s->ring);
-    if (!ids || (ring->n && !s->ring)) {
-        sl_free(ids);
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for what the session remembers of a turn");
-    }
-    if (s->ring)
-        *s->ring = *ring;
-    sl_free(s->pending);
-    s->pending = ids;
-    s->n_pending = n_pending;
-    sl_slab_unref(ss->slab, s->state);
-    s->state = state;
-    s->tokens_seen = tokens_seen;
-    s->version++;
-    sl_sessions_give_back(ss, s);
     return SL_OK;
 }
 
@@ -342,13 +289,6 @@ bool sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct s
     return false;
 }
 
-void sl_sessions_expire(struct sl_sessions *ss)
-{
-    for (size_t i = ss->n; i-- > 0;)
-        if (is_expired(ss, ss->v[i]))
-            remove_at(ss, i);
-}
-
 size_t sl_sessions_count(const struct sl_sessions *ss)
 {
     return ss->n;
@@ -356,7 +296,36 @@ size_t sl_sessions_count(const struct sl_sessions *ss)
 
 struct sl_slab *sl_sessions_slab(const struct sl_sessions *ss)
 {
-    return ss->slab;
+    return ss->opt.slab;
+}
+
+struct sl_store *sl_sessions_store(const struct sl_sessions *ss)
+{
+    return ss->store;
+}
+
+/* --- lease and version ----------------------------------------------------------------------- */
+
+enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run, struct sl_error *err)
+{
+    if (s->leased)
+        return sl_fail_param(err, SL_E_SESSION_BUSY, "session",
+                             "session '%s' is busy: one turn at a time; wait for the running one "
+                             "or cancel it",
+                             s->id);
+    s->leased = true;
+    s->run = run;
+    return SL_OK;
+}
+
+void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
+{
+    assert(s->leased);
+    s->leased = false;
+    s->run = NULL;
+    s->used_at = ss->opt.now();
+    sl_residency_touch(ss, s);
+    sl_residency_balance(ss);
 }
 
 enum sl_code sl_session_match(const struct sl_session *s, const char *if_match,
@@ -370,4 +339,88 @@ enum sl_code sl_session_match(const struct sl_session *s, const char *if_match,
         return SL_OK;
     return sl_fail_param(err, SL_E_VERSION_MISMATCH, "If-Match",
                          "session '%s' is at %s, and If-Match says %.80s", s->id, etag, if_match);
+}
+
+/* --- open and close -------------------------------------------------------------------------- */
+
+struct opening {
+    struct sl_sessions *ss;
+    enum sl_code code;
+    struct sl_error *err;
+};
+
+/* A session that the store has. */
+static void take_head(void *arg, const struct sl_store_head *h)
+{
+    struct opening *o = arg;
+    struct sl_session *s;
+    if (o->code)
+        return;
+    o->code = sl_registry_insert(o->ss, h->key.tenant, h->key.id, &s, o->err);
+    if (o->code)
+        return;
+    memcpy(s->incarnation, h->key.incarnation, sizeof s->incarnation);
+    s->version = h->version;
+    s->tokens_seen = h->tokens_seen;
+    s->created_at = h->created_at;
+    s->used_at = h->used_at;
+    s->ttl_s = h->ttl_s;
+    s->saved_version = h->snapshot_version;
+    s->replay_tokens = h->replay_tokens;
+    s->in_store = true;
+    o->code = sl_session_set_metadata(s, h->metadata, o->err);
+}
+
+static void free_registry(void *arg)
+{
+    struct sl_sessions *ss = arg;
+    void (*closed)(void *) = ss->closed;
+    void *closed_arg = ss->closed_arg;
+    while (ss->n)
+        sl_registry_remove(ss, ss->v[ss->n - 1]);
+    sl_free((void *)ss->v);
+    sl_free(ss);
+    if (closed)
+        closed(closed_arg);
+}
+
+void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *arg)
+{
+    if (!ss) {
+        if (closed)
+            closed(arg);
+        return;
+    }
+    ss->closed = closed;
+    ss->closed_arg = arg;
+    if (ss->store)
+        sl_store_close(ss->store, free_registry, ss);
+    else
+        free_registry(ss);
+}
+
+enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions_options *opt,
+                              struct sl_error *err)
+{
+    assert(opt->n_places > 0 && (opt->store || opt->max_sessions <= opt->n_places));
+    struct sl_sessions *ss = sl_calloc(1, sizeof *ss);
+    if (!ss)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for the sessions");
+    ss->opt = *opt;
+    ss->line_end = &ss->line;
+    ss->encode_line_end = &ss->encode_line;
+    struct opening o = {.ss = ss, .err = err};
+    enum sl_code c = SL_OK;
+    if (opt->store)
+        c = sl_store_open(&ss->store,
+                          &(struct sl_store_options){.spec = opt->store, .loop = opt->loop},
+                          take_head, &o, err);
+    if (!c)
+        c = o.code;
+    if (c) {
+        sl_sessions_close(ss, NULL, NULL);
+        return c;
+    }
+    *ret = ss;
+    return SL_OK;
 }

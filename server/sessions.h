@@ -1,98 +1,171 @@
-/* sessions.h: the registry: which sessions there are, where their states lie, who has a lease.
+/* sessions.h: the registry: which sessions there are, who has a lease, what a commit leaves.
  *
- * A session's state lies in a slot of the slab that is never written again once it was committed
- * (session.h): a turn works on a copy, and its commit swaps slots. So a fork is one more reference,
- * and whoever reads a busy session reads its last commit.
+ * Memory is a cache, the store is the truth. The registry knows every session's head; the state of
+ * one is in memory while it has a *place* (residency.h), else in the store, from where the next use
+ * brings it back.
+ *
+ * A state lies in a slot of the slab that is never written again once it was committed (session.h):
+ * a turn works on a copy, and its commit swaps slots. So a fork is one more reference, and whoever
+ * reads a busy session reads its last commit.
  *
  * The lease: a turn holds the session from admission to commit; whatever else changes a session
- * (PATCH, DELETE) needs it to be free. A second turn is SESSION_BUSY at once.
+ * (PATCH, DELETE, restore, pause) takes it too. A second one is SESSION_BUSY at once.
  *
- * Room: the slab has a slot for every session that may exist and two for every turn that may run
- * (its live state and its shadow), so a turn never waits for a slot.
- *
- *     rested states, each session's or shared by forks ≤ max_sessions
- *     live + shadow                                    ≤ 2 · max_running
+ * Acknowledged is durable: with a store and --durability turn, a commit, a new session and a change
+ * of a head call back when the store has synced them, and memory changes only then. With `drain`
+ * only a pause, an eviction and the drain write. Without a store nothing is written.
  *
  * Ids are scoped by tenant: every call takes one. Loop's thread only; times are Unix seconds. */
 #ifndef SLATE_SERVER_SESSIONS_H
 #define SLATE_SERVER_SESSIONS_H
 
+#include "proto/continuation.h"
 #include "proto/request.h"
 #include "proto/response.h"
+#include "server/store/store.h"
 #include "slate/session.h"
+#include "slate/snapshot.h"
 
 struct sl_run;
+struct sl_waiter;
+
+/* An answer kept for a retry under the same Idempotency-Key. */
+struct sl_answer {
+    char *key;
+    unsigned char request_hash[16];
+    int64_t at;
+    char *body; /* the whole response, not streamed */
+    size_t n_body;
+};
 
 struct sl_session {
     char *tenant;
     char id[SL_SESSION_ID_MAX + 1];
     unsigned char incarnation[16];
-    uint64_t version; /* committed changes; 0: nothing was read yet */
+    uint64_t version;     /* committed changes; 0: nothing was read yet */
+    uint64_t tokens_seen; /* of the conversation, the pending ones among them */
 
-    /* At rest: what the last commit left. */
+    /* At rest: what the last commit left. Valid while in_memory. */
+    bool in_memory;
     void *state;                  /* a reference to a slot; NULL: the initial state */
-    uint64_t tokens_seen;         /* consumed by the state */
     uint32_t *pending;            /* what the state has not consumed: fed first by the next turn */
-    size_t n_pending;             /* 0: the session is empty; else usually 1 (see engine.h) */
+    size_t n_pending;             /* 0: the session is empty; else usually 1 (continuation.h) */
     struct sl_penalty_ring *ring; /* NULL: empty */
+    char *paused;                 /* JSON of the continuation while a turn is paused, or NULL */
+    size_t n_paused;
+    struct sl_answer answers[SL_STORE_ANSWERS_MAX]; /* oldest first */
+    size_t n_answers;
 
     int64_t created_at, used_at;
     int64_t ttl_s;  /* since its last use; 0: never expires */
     char *metadata; /* JSON text of an object; NULL: {} */
     size_t n_metadata;
 
-    struct sl_run *lease; /* the turn that holds it, or NULL */
+    bool leased;
+    struct sl_run *run; /* the turn that has the lease; NULL: something shorter has it */
+
+    /* residency.c's and residency_save.c's */
+    bool has_place, readying, saving, evicting, going;
+    bool in_store;          /* the store knows it */
+    bool head_dirty;        /* and not yet what is new of its head */
+    uint64_t saved_version; /* of the snapshot in the store; 0: there is none */
+    uint64_t replay_tokens; /* of the turns since */
+    struct sl_waiter *waiters, *save_waiters;
+    unsigned n_encoding;              /* snapshots of it that are being made: it must not go */
+    struct sl_session *newer, *older; /* by last use, among those with a place */
+    struct sl_session *next_in_line;  /* waiting for a place */
 };
 
 struct sl_sessions;
 
-/* max_sessions: of all tenants together. `now` gives the time (a test may have its own). */
-SL_NODISCARD enum sl_code sl_sessions_open(struct sl_sessions **ret, struct sl_slab *slab,
-                                           size_t max_sessions, int64_t (*now)(void),
+enum sl_durability { SL_DURABILITY_TURN, SL_DURABILITY_DRAIN };
+
+struct sl_sessions_options {
+    const struct sl_model *model;
+    const struct sl_tokenizer *tokenizer;
+    struct sl_slab *slab;
+    uv_loop_t *loop;
+    size_t n_places;     /* sessions in memory */
+    size_t max_sessions; /* of all tenants, in memory or not; without a store: ≤ n_places */
+    const char *store;   /* "dir:PATH"; NULL: none, sessions end with the process */
+    enum sl_durability durability;
+    uint64_t replay_limit; /* tokens: more than these since the snapshot are worth a new one */
+    int64_t (*now)(void);
+};
+
+/* Slots of the slab that the registry may hold at once, for so many places. */
+size_t sl_sessions_slots(size_t n_places);
+
+/* Opens the store too (blocking). Errors: those of sl_store_open(), NO_MEMORY, SESSIONS_FULL (the
+ * store has more than max_sessions). */
+SL_NODISCARD enum sl_code sl_sessions_open(struct sl_sessions **ret,
+                                           const struct sl_sessions_options *opt,
                                            struct sl_error *err);
-void sl_sessions_close(struct sl_sessions *ss); /* NULL is fine; no session may be leased */
+
+/* No session may be leased. `closed` is called when the store has finished; then all is gone. */
+void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *arg);
 
 /* Errors: SESSION_NOT_FOUND (also when its time to live is over: then it is gone). */
 SL_NODISCARD enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant,
                                            const char *id, struct sl_session **ret,
                                            struct sl_error *err);
 
+/* What changes sessions calls back when it is done and durable: exactly once, maybe from inside.
+ * err NULL: it is done; s is the session (NULL after a delete). err: nothing was changed. */
+typedef void sl_session_done(void *arg, struct sl_session *s, const struct sl_error *err);
+
 /* A new, empty session; id NULL: one is made from 128 random bits. metadata may be s NULL.
- * Errors: SESSION_EXISTS, SESSIONS_FULL, NO_MEMORY, INTERNAL (no random bits). */
-SL_NODISCARD enum sl_code sl_sessions_create(struct sl_sessions *ss, const char *tenant,
-                                             const char *id, int64_t ttl_s, struct sl_text metadata,
-                                             struct sl_session **ret, struct sl_error *err);
+ * Errors: SESSION_EXISTS, SESSIONS_FULL, NO_MEMORY, INTERNAL (no random bits), the store's. */
+void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
+                        struct sl_text metadata, sl_session_done *cb, void *arg);
 
 /* A new session at the last commit of another one (which may be busy). Time to live and metadata
- * are taken over unless has_ttl / metadata.s say otherwise; version, pending token and ring are the
- * same, the incarnation is a new one. Errors as create. */
-SL_NODISCARD enum sl_code sl_sessions_fork(struct sl_sessions *ss, const struct sl_session *from,
-                                           const char *id, bool has_ttl, int64_t ttl_s,
-                                           struct sl_text metadata, struct sl_session **ret,
-                                           struct sl_error *err);
+ * are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens and ring are
+ * the same, the incarnation is a new one. Errors as create, and those of a load. */
+void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
+                      int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg);
 
-/* metadata.s NULL: stays. Errors: SESSION_BUSY, NO_MEMORY. */
-SL_NODISCARD enum sl_code sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s,
-                                            bool has_ttl, int64_t ttl_s, struct sl_text metadata,
-                                            struct sl_error *err);
+/* metadata.s NULL: stays. Errors: SESSION_BUSY, NO_MEMORY, the store's. */
+void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl, int64_t ttl_s,
+                       struct sl_text metadata, sl_session_done *cb, void *arg);
 
-/* Errors: SESSION_BUSY. After it *s is gone. */
-SL_NODISCARD enum sl_code sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s,
-                                             struct sl_error *err);
+/* Errors: SESSION_BUSY, the store's. */
+void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
+                        void *arg);
+
+/* A session from a snapshot's bytes, which are checked whole before anything changes. `over`: a
+ * session that is replaced (version + 1, same incarnation; SESSION_BUSY) or NULL: `id` is made new
+ * (version as the snapshot says, at least 1). info_ret (may be NULL) tells how the snapshot differs
+ * from what is loaded, before the callback, without its texts. Errors: SNAPSHOT_*, SESSION_EXISTS,
+ * SESSIONS_FULL, NO_MEMORY, the store's. The bytes are copied. */
+void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
+                         const char *id, const void *data, size_t n,
+                         struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg);
 
 /* The lease. take: SESSION_BUSY. give_back: the session is as it was, but used now. */
 SL_NODISCARD enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run,
                                            struct sl_error *err);
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s);
 
-/* What a turn leaves: the registry takes over the reference `state`; version + 1; the lease ends.
- * Pending tokens and ring are copied; without memory for them: NO_MEMORY, nothing is changed and
- * the lease stays. */
-SL_NODISCARD enum sl_code sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s,
-                                             void *state, uint64_t tokens_seen,
-                                             const uint32_t *pending, size_t n_pending,
-                                             const struct sl_penalty_ring *ring,
-                                             struct sl_error *err);
+/* What a turn leaves. */
+struct sl_commit {
+    void *state; /* the caller's reference; the registry's after success */
+    uint64_t tokens_seen;
+    const uint32_t *pending; /* ≥ 1 */
+    size_t n_pending;
+    const struct sl_penalty_ring *ring;
+    const struct sl_paused_turn *paused; /* NULL: the turn is finished */
+    size_t n_drop;          /* tokens that were pending and were chosen again (store.h) */
+    const uint32_t *tokens; /* new ones of the conversation: prompt and generated */
+    size_t n_tokens;
+    size_t n_generated;             /* the last so many of them */
+    const struct sl_answer *answer; /* NULL: none; copied */
+};
+
+/* version + 1. The lease ends with success; after a failure it stays, nothing was changed and the
+ * state is still the caller's. Everything but the state is copied before it returns. */
+void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const struct sl_commit *c,
+                        sl_session_done *cb, void *arg);
 
 /* The page of a tenant's sessions whose ids are above q->after and begin with q->prefix, in byte
  * order: calls item for each, at most q->limit; returns whether there are later ones. */
@@ -104,10 +177,15 @@ void sl_sessions_expire(struct sl_sessions *ss);
 
 size_t sl_sessions_count(const struct sl_sessions *ss);
 struct sl_slab *sl_sessions_slab(const struct sl_sessions *ss);
+struct sl_store *sl_sessions_store(const struct sl_sessions *ss); /* NULL: none */
 
 /* If-Match (NULL: none was sent) against what the session is. Errors: VERSION_MISMATCH. */
 SL_NODISCARD enum sl_code sl_session_match(const struct sl_session *s, const char *if_match,
                                            struct sl_error *err);
+
+/* The answer kept under that key, no older than a day; NULL: none. The session is in memory. */
+const struct sl_answer *sl_session_answer(const struct sl_sessions *ss, const struct sl_session *s,
+                                          const char *key);
 
 /* 128 random bits as an id with a prefix ("gen-…"): 32 hex digits. */
 SL_NODISCARD enum sl_code sl_random_id(char *dst, size_t dst_size, const char *prefix,

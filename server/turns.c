@@ -10,6 +10,8 @@
 
 #include "engine/base/mem.h"
 
+enum { ANSWER_BYTES_MAX = 1 << 20 };
+
 static void on_wake(uv_async_t *handle);
 
 /* The engine's thread. */
@@ -57,13 +59,15 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
     return SL_OK;
 }
 
-/* --- the end of a run --------------------------------------------------------------------------
- */
+/* --- the end of a run ------------------------------------------------------------------------ */
 
 static void free_run(struct sl_run *r)
 {
     assert(!r->session && !r->live && !r->shadow);
     sl_turn_close(r->turn);
+    sl_continuation_done(&r->continuation);
+    sl_free(r->owned_prompt);
+    sl_free(r->key);
     sl_free(r->tokens);
     sl_free(r->owned);
     sl_free(r);
@@ -131,8 +135,7 @@ static void end_ending(struct sl_turns *ts)
     }
 }
 
-/* --- the public calls ---------------------------------------------------------------------------
- */
+/* --- the public calls ------------------------------------------------------------------------ */
 
 static void link_run(struct sl_run *r)
 {
@@ -153,12 +156,21 @@ static void unlink_run(struct sl_run *r)
         r->next->prev = r->prev;
 }
 
+static enum sl_code take_key(struct sl_run *r, struct sl_error *err)
+{
+    if (!r->spec.idempotency_key)
+        return SL_OK;
+    r->key = sl_strdup(r->spec.idempotency_key);
+    r->spec.idempotency_key = r->key;
+    return r->key ? SL_OK : sl_fail(err, SL_E_NO_MEMORY, "no memory for a turn");
+}
+
 enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec, struct sl_run **ret,
                           struct sl_error *err)
 {
     if (ts->draining)
         return sl_fail(err, SL_E_DRAINING, "the server is shutting down and takes no new turns");
-    if (spec->session && spec->session->lease)
+    if (spec->session && spec->session->leased)
         return sl_session_lease(spec->session, NULL, err); /* says who is busy */
     if (ts->n_running >= ts->opt.max_running && ts->n_waiting >= ts->opt.max_waiting) {
         sl_metric_add(ts->metrics, SL_M_TURNS_REFUSED, 1);
@@ -173,13 +185,17 @@ enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec, s
     r->ts = ts;
     r->spec = *spec;
     r->started_ms = (int64_t)uv_now(ts->loop);
+    r->continuation.pool = (struct sl_pool)SL_POOL_INIT;
     r->result.stop_index = -1;
     enum sl_code c = SL_OK;
     if (spec->session)
         c = sl_session_lease(spec->session, r, err);
     if (!c) {
         r->session = spec->session;
-        c = sl_run_read_prompt(r, err);
+        c = take_key(r, err);
+    }
+    if (!c) {
+        c = sl_run_admit(r, err);
     }
     if (c) {
         release(r);
@@ -205,6 +221,13 @@ void sl_run_cancel(struct sl_run *r, bool commit)
     }
 }
 
+void sl_run_pause(struct sl_run *r)
+{
+    r->pause = true;
+    if (r->state == WAITING || r->state == RUNNING)
+        sl_engine_cancel(r->ts->engine, r->turn, SL_FINISH_PAUSED);
+}
+
 void sl_run_detach(struct sl_run *r)
 {
     if (r->state == OVER)
@@ -222,12 +245,22 @@ void sl_run_close(struct sl_run *r)
 
 const struct sl_turn *sl_run_turn(const struct sl_run *r)
 {
-    return r->live || r->state == OVER ? r->turn : NULL;
+    return r->live || r->state == COMMITTING || r->state == OVER ? r->turn : NULL;
 }
 
 const struct sl_run_result *sl_run_result(const struct sl_run *r)
 {
-    return r->state == OVER ? &r->result : NULL;
+    return r->state == OVER || r->state == COMMITTING ? &r->result : NULL;
+}
+
+const struct sl_paused_turn *sl_run_paused(const struct sl_run *r)
+{
+    return r->continuation.paused;
+}
+
+const char *sl_run_idempotency_key(const struct sl_run *r)
+{
+    return r->key;
 }
 
 struct sl_session *sl_run_session(const struct sl_run *r)
@@ -235,8 +268,7 @@ struct sl_session *sl_run_session(const struct sl_run *r)
     return r->session;
 }
 
-/* --- events of the engine ------------------------------------------------------------------------
- */
+/* --- events of the engine -------------------------------------------------------------------- */
 
 static void take_result(struct sl_run *r, const struct sl_turn_result *t)
 {
@@ -252,27 +284,80 @@ static void take_result(struct sl_run *r, const struct sl_turn_result *t)
     res->finish = t->finish;
     if (!t->complete)
         return;
-    res->n_tokens = t->n_tokens;
+    res->n_tokens = t->n_tokens - t->n_held;
     res->stop_index = t->stop_index;
     res->prompt_tokens = r->n_tokens - r->n_lead;
     res->timings.prefill_tokens = r->n_tokens;
     res->timings.decode_tokens = t->n_tokens;
 }
 
+static void on_committed(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_run *r = arg;
+    if (err) {
+        r->result.error = *err;
+        r->result.finish = SL_FINISH_NONE;
+        r->result.committed = false;
+        release(r);
+    } else {
+        r->result.version = s->version;
+        r->session = NULL;
+        r->live = NULL;
+        release(r);
+    }
+    over(r);
+}
+
+static enum sl_code ask_answer(struct sl_run *r, struct sl_buf *b, struct sl_answer *ret,
+                               struct sl_error *err)
+{
+    r->spec.answer(r, r->spec.user, b);
+    enum sl_code c = sl_buf_code(b, err);
+    *ret = (struct sl_answer){
+        .key = r->key, .at = r->ts->opt.now(), .body = b->data, .n_body = b->len};
+    memcpy(ret->request_hash, r->spec.request_hash, sizeof ret->request_hash);
+    return c;
+}
+
+/* The turn becomes part of the session; on_committed() follows. */
 static void commit(struct sl_run *r, const struct sl_turn_result *t)
 {
     struct sl_session *s = r->session;
     struct sl_penalty_ring ring;
-    if (!s || t->code || !t->complete || r->roll_back)
-        return;
+    struct sl_paused_turn paused;
+    struct sl_answer answer;
+    struct sl_error err;
+    struct sl_buf body;
+    uint32_t *generated = NULL;
+    size_t n_prompt = r->n_tokens - r->n_lead;
+    enum sl_code c = SL_OK;
+    sl_buf_init(&body, ANSWER_BYTES_MAX);
     sl_turn_ring(r->turn, &ring);
-    if (sl_sessions_commit(r->ts->sessions, s, r->live, t->tokens_seen, sl_turn_pending(r->turn),
-                           t->n_pending, &ring, &r->result.error))
-        return; /* rolled back by release() */
-    r->result.version = s->version;
+    struct sl_commit k = {.state = r->live,
+                          .tokens_seen = s->tokens_seen - r->n_drop + n_prompt + t->n_tokens,
+                          .pending = sl_turn_pending(r->turn),
+                          .n_pending = t->n_pending,
+                          .ring = &ring,
+                          .n_drop = r->n_drop,
+                          .tokens = sl_turn_tokens(r->turn) - n_prompt,
+                          .n_tokens = n_prompt + t->n_tokens,
+                          .n_generated = t->n_tokens};
+    r->state = COMMITTING;
+    r->result.version = s->version + 1;
     r->result.committed = true;
-    r->live = NULL;
-    r->session = NULL;
+    if (t->finish == SL_FINISH_PAUSED) {
+        c = sl_run_leave_paused(r, t, &paused, &generated, &err);
+        k.paused = &paused;
+    } else if (r->key && r->spec.answer) {
+        c = ask_answer(r, &body, &answer, &err);
+        k.answer = &answer;
+    }
+    if (c)
+        on_committed(r, s, &err);
+    else
+        sl_sessions_commit(r->ts->sessions, s, &k, on_committed, r);
+    sl_buf_done(&body);
+    sl_free(generated);
 }
 
 static void on_turn(struct sl_turn *t, void *user, void *arg)
@@ -289,10 +374,13 @@ static void on_turn(struct sl_turn *t, void *user, void *arg)
     }
     take_result(r, result);
     sl_metric_observe(ts->metrics, SL_M_QUEUE_TIME, (double)result->queue_us / 1e6);
-    commit(r, result);
-    release(r);
     ts->n_running--;
-    over(r);
+    if (r->session && !result->code && result->complete && !r->roll_back) {
+        commit(r, result);
+    } else {
+        release(r);
+        over(r);
+    }
 }
 
 static void on_wake(uv_async_t *handle)
@@ -304,8 +392,7 @@ static void on_wake(uv_async_t *handle)
     sl_turns_pump(ts);
 }
 
-/* --- drain, close, figures
- * ------------------------------------------------------------------------ */
+/* --- drain, close, figures ------------------------------------------------------------------- */
 
 void sl_turns_drain(struct sl_turns *ts, void (*drained)(void *arg), void *arg)
 {
@@ -320,17 +407,8 @@ void sl_turns_drain(struct sl_turns *ts, void (*drained)(void *arg), void *arg)
 
 void sl_turns_drain_limit(struct sl_turns *ts)
 {
-    for (struct sl_run *r = ts->runs; r; r = r->next) {
-        r->cancelled = true;
-        if (r->state == RUNNING) {
-            sl_engine_cancel(ts->engine, r->turn, SL_FINISH_PAUSED);
-        } else if (r->state == WAITING) {
-            sl_run_leave_line(r);
-            (void)sl_fail(&r->result.error, SL_E_DRAINING,
-                          "the server shut down before the turn began");
-            sl_run_end_later(r);
-        }
-    }
+    for (struct sl_run *r = ts->runs; r; r = r->next)
+        sl_run_pause(r);
 }
 
 static void on_closed(uv_handle_t *handle)

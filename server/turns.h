@@ -1,8 +1,8 @@
 /* turns.h: a turn from request to commit: admission, tokenising, the engine, the commit.
  *
- *     start ──> TOKENISING ──> WAITING ──> RUNNING ──> OVER ──close──> gone
- *                 (long text:     (FIFO)    (engine)    committed, rolled back or failed; `done`
- * was libuv's pool)                        called
+ *     start ──> READYING ──> TOKENISING ──> WAITING ──> RUNNING ──> COMMITTING ──> OVER ──close──>
+ *               (session      (long text:     (FIFO)    (engine)     (store)        `done` was
+ *                loads)        libuv's pool)                                         called
  *
  * A run holds its session's lease from start to OVER. It is refused at start when the server is
  * full: running + waiting turns, or prompt tokens of turns that wait or are in prefill. What was
@@ -29,7 +29,8 @@ struct sl_turns_options {
     size_t max_queued_prefill; /* tokens */
     size_t max_step_rows;
     size_t n_threads;
-    int64_t begin_token; /* fed to an empty session first; -1: none */
+    int64_t begin_token;  /* fed to an empty session first; -1: none */
+    int64_t (*now)(void); /* Unix time, s */
 };
 
 /* Opens the engine and hangs it on the loop. Everything given must outlive it. */
@@ -56,21 +57,33 @@ struct sl_run_spec {
     size_t n_stop_tokens;
     bool ignore_eos;
     int logprobs;
+    bool resume; /* finish the session's paused turn: everything above but session, max_time_ms is
+                    ignored (sl_run_paused() says what goes on) */
+    const char *chat_template; /* a reply under this template is written; NULL: plain text. Kept
+                                  for a pause; static storage */
+    /* An Idempotency-Key: `answer` is asked for the body to keep, right before the commit, when
+     * sl_run_result() is final but for a failure of the commit itself. NULL: none. */
+    const char *idempotency_key;
+    unsigned char request_hash[16];
+    void (*answer)(struct sl_run *r, void *user, struct sl_buf *b);
     /* news: tokens were released since the last call (sl_run_turn() has them). May be NULL. */
     void (*news)(struct sl_run *r, void *user);
     void (*done)(struct sl_run *r, void *user);
     void *user;
 };
 
-/* Copies the spec. Errors: SESSION_BUSY, SERVER_FULL, DRAINING, INVALID_VALUE (an empty prompt
- * where there is nothing to continue, ids out of range …), TOO_LARGE (a prompt that can never be
- * admitted), NO_MEMORY. */
+/* Copies the spec. Errors: NOTHING_PAUSED, SESSION_BUSY, SERVER_FULL, DRAINING, INVALID_VALUE (an
+ * empty prompt where there is nothing to continue, ids out of range …), TOO_LARGE (a prompt that
+ * can never be admitted), NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec,
                                        struct sl_run **ret, struct sl_error *err);
 
 /* Ends it: `done` follows within a step, with CANCELLED. commit false: whatever it ends with, the
  * turn did not happen. After OVER it does nothing. */
 void sl_run_cancel(struct sl_run *r, bool commit);
+
+/* Ends it with PAUSED, committed with what it takes to go on (resume), also before it has begun. */
+void sl_run_pause(struct sl_run *r);
 
 /* Nobody waits for it any more: news and done are not called, it closes itself when it is over. */
 void sl_run_detach(struct sl_run *r);
@@ -91,8 +104,13 @@ struct sl_run_result {
     uint64_t prompt_tokens; /* new tokens that were read: the request's, with a begin token */
     struct sl_timings timings;
 };
-const struct sl_run_result *sl_run_result(const struct sl_run *r); /* NULL before OVER */
-struct sl_session *sl_run_session(const struct sl_run *r);         /* while it has the lease */
+const struct sl_run_result *sl_run_result(const struct sl_run *r); /* NULL before COMMITTING */
+
+/* With spec.resume: the turn that goes on; NULL before the session was loaded. */
+const struct sl_paused_turn *sl_run_paused(const struct sl_run *r);
+/* The key that it was started with, or NULL. */
+const char *sl_run_idempotency_key(const struct sl_run *r);
+struct sl_session *sl_run_session(const struct sl_run *r); /* while it has the lease */
 
 /* No new runs; `drained` is called (maybe at once) when none is left. limit: ends what runs, with
  * PAUSED. */

@@ -5,7 +5,7 @@
 
 #include "server/turns.h"
 
-enum run_state { TOKENISING, WAITING, RUNNING, ENDING, OVER };
+enum run_state { READYING, TOKENISING, WAITING, RUNNING, COMMITTING, ENDING, OVER };
 
 struct sl_run {
     struct sl_turns *ts;
@@ -13,9 +13,12 @@ struct sl_run {
     struct sl_run *next, *prev;  /* all runs */
     struct sl_run *next_in_line; /* WAITING: the FIFO; ENDING: the list of those */
 
-    struct sl_run_spec spec; /* its pointers are valid in start, or into `owned` */
-    char *owned;
-    struct sl_session *session; /* while it has the lease */
+    struct sl_run_spec spec;             /* its pointers are valid in start, or into `owned` */
+    char *owned;                         /* all of them but the prompt */
+    void *owned_prompt;                  /* until it has become tokens */
+    char *key;                           /* Idempotency-Key */
+    struct sl_continuation continuation; /* resume: the paused turn's */
+    struct sl_session *session;          /* while it has the lease */
     uint32_t *tokens; /* pending or begin tokens, then the prompt; NULL once a turn has them */
     size_t n_lead;    /* how many of them were pending */
     size_t n_tokens;
@@ -24,7 +27,11 @@ struct sl_run {
     struct sl_turn_states states;
     void *live, *shadow; /* slots */
     int64_t started_ms;
-    bool roll_back, cancelled, detached;
+    size_t n_drop; /* tokens that were pending and are chosen again */
+    bool roll_back, cancelled, pause, detached;
+    bool is_ready; /* the session is in memory */
+    bool starting; /* sl_run_start() is on the stack */
+    enum sl_code start_code;
     uv_work_t work;
     struct sl_run_result result;
 };
@@ -56,12 +63,18 @@ void sl_run_end_with(struct sl_run *r, enum sl_finish finish);
 
 /* admission.c */
 
-/* Tokens of the prompt, here or in libuv's pool; then the line, and the engine when there is room.
- * The run has its lease. */
-SL_NODISCARD enum sl_code sl_run_read_prompt(struct sl_run *r, struct sl_error *err);
+/* The session's memory, tokens of the prompt, here or in libuv's pool; then the line, and the
+ * engine when there is room. The run has its lease. */
+SL_NODISCARD enum sl_code sl_run_admit(struct sl_run *r, struct sl_error *err);
 void sl_run_leave_line(struct sl_run *r);    /* WAITING */
 void sl_run_forget_queued(struct sl_run *r); /* its prompt was read, or will not be */
 void sl_turns_pump(struct sl_turns *ts);     /* from the line into the engine */
 void sl_turns_expire_waiting(struct sl_turns *ts);
+
+/* pausing.c: what a paused turn leaves, in *ret; *ret_generated is to be freed. */
+SL_NODISCARD enum sl_code sl_run_leave_paused(const struct sl_run *r,
+                                              const struct sl_turn_result *t,
+                                              struct sl_paused_turn *ret, uint32_t **ret_generated,
+                                              struct sl_error *err);
 
 #endif

@@ -1,0 +1,310 @@
+/* residency_save.c: sessions -> snapshots: encoding in libuv's pool, saving, evicting, the flush at
+ * the drain. See residency.h.
+ *
+ * An encoding pins its slot by a reference, so that a turn may commit meanwhile; that slot is one
+ * more than the session's place. At most SL_SAVES_MAX are under way, for which the slab has room
+ * (sl_sessions_slots()); the others wait in line, without a pin. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/forward.h"
+#include "server/sessions_priv.h"
+
+enum { CONTINUATION_BYTES_MAX = 64 << 20 };
+
+/* --- encoding -------------------------------------------------------------------------------- */
+
+struct sl_encode {
+    struct sl_encode *next; /* in line */
+    struct sl_sessions *ss;
+    struct sl_session *s;
+    enum sl_dtype dtype;
+    sl_session_encoded *cb;
+    void *arg;
+
+    uv_work_t work;
+    void *slot;  /* pinned */
+    void *empty; /* an initial state of its own, where the session has none */
+    char *metadata, *continuation;
+    char id[SL_SESSION_ID_MAX + 1];
+    struct sl_snapshot_info info;
+    struct sl_encoded result;
+    enum sl_code code;
+    struct sl_error err;
+};
+
+static void start_encodings(struct sl_sessions *ss);
+
+static void encode_ends(struct sl_encode *e)
+{
+    struct sl_sessions *ss = e->ss;
+    struct sl_session *s = e->s;
+    sl_slab_unref(ss->opt.slab, e->slot);
+    sl_free(e->empty);
+    sl_free(e->metadata);
+    sl_free(e->continuation);
+    ss->n_encoding--;
+    s->n_encoding--;
+    bool going = s->going; /* one that is not may be gone after it was told */
+    e->cb(e->arg, s, e->code ? NULL : &e->result, e->code ? &e->err : NULL);
+    if (going)
+        sl_session_is_quiet(ss, s);
+    sl_free(e);
+    start_encodings(ss);
+    sl_residency_balance(ss);
+}
+
+static void encode(uv_work_t *work)
+{
+    struct sl_encode *e = work->data;
+    const struct sl_sessions_options *o = &e->ss->opt;
+    e->code = sl_snapshot_write(o->model, o->tokenizer, e->slot ? e->slot : e->empty, &e->info,
+                                &e->result.data, &e->result.n, &e->err);
+}
+
+static void on_encoded(uv_work_t *work, int status)
+{
+    (void)status;
+    encode_ends(work->data);
+}
+
+static char *continuation_text(const struct sl_session *s)
+{
+    size_t n;
+    struct sl_buf b;
+    if (s->paused)
+        return sl_strndup(s->paused, s->n_paused);
+    struct sl_continuation c = {.pending = s->pending, .n_pending = s->n_pending};
+    if (s->ring)
+        c.ring = *s->ring;
+    sl_buf_init(&b, CONTINUATION_BYTES_MAX);
+    sl_continuation_write(&b, &c);
+    sl_buf_putc(&b, '\0');
+    char *text = sl_buf_code(&b, NULL) ? NULL : sl_buf_take(&b, &n);
+    sl_buf_done(&b);
+    return text;
+}
+
+/* What the session is at this moment. */
+static enum sl_code take_picture(struct sl_encode *e)
+{
+    const struct sl_sessions_options *o = &e->ss->opt;
+    const struct sl_session *s = e->s;
+    bool ok = true;
+    if (s->state) {
+        e->slot = s->state;
+        sl_slab_ref(o->slab, e->slot);
+    } else {
+        e->empty = sl_aligned_calloc(sl_model_info(o->model)->state_bytes);
+        ok = e->empty != NULL;
+        if (ok)
+            sl_model_state_init(o->model, e->empty);
+    }
+    if (s->metadata)
+        ok = (e->metadata = sl_strndup(s->metadata, s->n_metadata)) && ok;
+    if (s->n_pending)
+        ok = (e->continuation = continuation_text(s)) && ok;
+    if (!ok)
+        return sl_fail(&e->err, SL_E_NO_MEMORY, "no memory for a snapshot of session '%s'", s->id);
+    memcpy(e->id, s->id, sizeof e->id);
+    e->info = (struct sl_snapshot_info){.session_id = e->id,
+                                        .version = s->version,
+                                        .tokens_seen = s->tokens_seen,
+                                        .metadata = e->metadata,
+                                        .continuation = e->continuation,
+                                        .created_ms = o->now() * 1000,
+                                        .dtype = e->dtype};
+    memcpy(e->info.incarnation, s->incarnation, sizeof e->info.incarnation);
+    e->result.version = s->version;
+    e->result.tokens_seen = s->tokens_seen;
+    e->result.replay_tokens = s->replay_tokens;
+    return SL_OK;
+}
+
+static void start_encodings(struct sl_sessions *ss)
+{
+    while (ss->encode_line && ss->n_encoding < SL_SAVES_MAX) {
+        struct sl_encode *e = ss->encode_line;
+        ss->encode_line = e->next;
+        if (!ss->encode_line)
+            ss->encode_line_end = &ss->encode_line;
+        ss->n_encoding++;
+        e->code = take_picture(e);
+        e->work.data = e;
+        if (!e->code && uv_queue_work(ss->opt.loop, &e->work, encode, on_encoded) == 0)
+            continue;
+        if (!e->code)
+            e->code = sl_fail(&e->err, SL_E_INTERNAL, "no work for the pool");
+        encode_ends(e);
+    }
+}
+
+void sl_sessions_encode(struct sl_sessions *ss, struct sl_session *s, enum sl_dtype dtype,
+                        sl_session_encoded *cb, void *arg)
+{
+    assert(s->in_memory);
+    struct sl_encode *e = sl_calloc(1, sizeof *e);
+    if (!e) {
+        struct sl_error err;
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for a snapshot of session '%s'", s->id);
+        cb(arg, s, NULL, &err);
+        return;
+    }
+    e->ss = ss;
+    e->s = s;
+    e->dtype = dtype;
+    e->cb = cb;
+    e->arg = arg;
+    s->n_encoding++;
+    *ss->encode_line_end = e;
+    ss->encode_line_end = &e->next;
+    start_encodings(ss);
+}
+
+/* --- saving ---------------------------------------------------------------------------------- */
+
+struct save {
+    struct sl_sessions *ss;
+    struct sl_session *s;
+    uint64_t version, replay_tokens;
+    bool with_head;
+};
+
+static void start_save(struct sl_sessions *ss, struct sl_session *s);
+
+/* Those whose version is there are told; a failure is told to all. */
+static void save_ends(struct sl_sessions *ss, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_waiter **p = &s->save_waiters, *told = NULL, **end = &told;
+    while (*p) {
+        struct sl_waiter *w = *p;
+        if (err || w->version <= s->saved_version) {
+            *p = w->next;
+            w->next = NULL;
+            *end = w;
+            end = &w->next;
+        } else {
+            p = &w->next;
+        }
+    }
+    s->saving = s->save_waiters != NULL;
+    if (s->saving)
+        start_save(ss, s);
+    ss->stats.saves += !err;
+    ss->stats.failures += err != NULL;
+    bool going = s->going;
+    while (told) {
+        struct sl_waiter *next = told->next;
+        told->cb(told->arg, s, err);
+        sl_free(told);
+        told = next;
+    }
+    if (going)
+        sl_session_is_quiet(ss, s);
+}
+
+static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    struct save *v = arg;
+    struct sl_session *s = v->s;
+    struct sl_sessions *ss = v->ss;
+    if (!code) {
+        s->in_store = true;
+        s->saved_version = v->version;
+        s->replay_tokens -= v->replay_tokens;
+        if (v->with_head)
+            s->head_dirty = false;
+    }
+    sl_free(v);
+    save_ends(ss, s, code ? err : NULL);
+}
+
+static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_encoded *e,
+                               const struct sl_error *err)
+{
+    struct save *v = arg;
+    struct sl_sessions *ss = v->ss;
+    if (!e) {
+        sl_free(v);
+        save_ends(ss, s, err);
+        return;
+    }
+    struct sl_store_key key = sl_session_key(s);
+    struct sl_store_head head = sl_session_head(s);
+    v->version = head.version = e->version;
+    head.tokens_seen = e->tokens_seen;
+    v->replay_tokens = e->replay_tokens;
+    v->with_head = !s->in_store || !sl_sessions_writes_turns(ss);
+    sl_store_put_snapshot(ss->store, &key, v->version, v->with_head ? &head : NULL, e->data, e->n,
+                          on_put, v);
+}
+
+static void start_save(struct sl_sessions *ss, struct sl_session *s)
+{
+    struct save *v = sl_calloc(1, sizeof *v);
+    if (!v) {
+        struct sl_error err;
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory to save session '%s'", s->id);
+        save_ends(ss, s, &err);
+        return;
+    }
+    *v = (struct save){.ss = ss, .s = s};
+    if (s->version == s->saved_version) { /* only its head is not there */
+        struct sl_store_head head = sl_session_head(s);
+        v->version = s->version;
+        v->with_head = true;
+        sl_store_put_head(ss->store, &head, on_put, v);
+        return;
+    }
+    sl_sessions_encode(ss, s, SL_DTYPE_F32, on_encoded_to_save, v);
+}
+
+void sl_sessions_save(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)
+{
+    if (sl_session_is_saved(ss, s)) {
+        cb(arg, s, NULL);
+        return;
+    }
+    struct sl_waiter *w = sl_calloc(1, sizeof *w);
+    if (!w) {
+        struct sl_error err;
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory to save session '%s'", s->id);
+        cb(arg, s, &err);
+        return;
+    }
+    *w = (struct sl_waiter){.next = s->save_waiters, .version = s->version, .cb = cb, .arg = arg};
+    s->save_waiters = w;
+    if (!s->saving) {
+        s->saving = true;
+        start_save(ss, s);
+    }
+}
+
+/* --- flush ----------------------------------------------------------------------------------- */
+
+static void on_flushed(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_sessions *ss = arg;
+    (void)s;
+    ss->n_flush_failed += err != NULL;
+    if (--ss->n_flushing == 0)
+        ss->flushed(ss->flushed_arg, ss->n_flush_failed);
+}
+
+void sl_sessions_flush(struct sl_sessions *ss, void (*flushed)(void *arg, size_t n_failed),
+                       void *arg)
+{
+    ss->flushed = flushed;
+    ss->flushed_arg = arg;
+    ss->n_flush_failed = 0;
+    ss->n_flushing = 1; /* this call's own, so that it does not end before it has begun */
+    for (size_t i = 0; i < ss->n; i++) {
+        struct sl_session *s = ss->v[i];
+        if (sl_session_is_saved(ss, s) || s->going)
+            continue;
+        ss->n_flushing++;
+        sl_sessions_save(ss, s, on_flushed, ss);
+    }
+    on_flushed(ss, NULL, NULL);
+}

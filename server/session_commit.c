@@ -1,0 +1,338 @@
+/* session_commit.c: what gives a session another state: the commit of a turn, and a restore from a
+ * snapshot's bytes. See sessions.h, and session_ops.c for what an op is. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "server/sessions_priv.h"
+
+/* --- commit ---------------------------------------------------------------------------------- */
+
+static void no_more_than_noted(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    (void)arg;
+    (void)s;
+    (void)err; /* the turns are in the store anyway; the next commit tries again */
+}
+
+/* What op holds becomes what the session holds; cannot fail. */
+static void apply_rest(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    sl_slab_unref(op->ss->opt.slab, s->state);
+    sl_free(s->pending);
+    sl_free(s->ring);
+    sl_free(s->paused);
+    s->state = op->state;
+    s->pending = op->pending;
+    s->n_pending = op->n_pending;
+    s->ring = op->ring;
+    s->paused = op->paused;
+    s->n_paused = op->n_paused;
+    op->pending = NULL;
+    op->ring = NULL;
+    op->paused = NULL;
+    s->version = op->version;
+    s->tokens_seen = op->tokens_seen;
+}
+
+static void on_appended(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
+    if (code) {
+        sl_op_end(op, s, err);
+        return;
+    }
+    apply_rest(op);
+    if (op->answer && !sl_session_keep_answer(s, op->answer)) {
+        /* Only a retry within a day would miss it, until the session is loaded again. */
+    }
+    s->replay_tokens += op->n_tokens;
+    sl_sessions_give_back(ss, s);
+    if (sl_sessions_writes_turns(ss) && s->replay_tokens > ss->opt.replay_limit && !s->saving)
+        sl_sessions_save(ss, s, no_more_than_noted, NULL);
+    sl_op_end(op, s, NULL);
+}
+
+/* The continuation as JSON; a finished turn's ring follows from its tokens. */
+static enum sl_code write_continuation(const struct sl_commit *c, struct sl_buf *b,
+                                       struct sl_error *err)
+{
+    struct sl_continuation k = {
+        .pending = c->pending, .n_pending = c->n_pending, .paused = c->paused};
+    if (c->paused)
+        k.ring = *c->ring;
+    sl_continuation_write(b, &k);
+    return sl_buf_code(b, err);
+}
+
+static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const struct sl_buf *text,
+                            struct sl_error *err)
+{
+    bool ok = true;
+    op->pending = sl_malloc(c->n_pending * sizeof *op->pending);
+    op->ring = sl_malloc(sizeof *op->ring);
+    if (c->paused)
+        ok = (op->paused = sl_strndup(text->data, text->len)) != NULL;
+    if (c->answer) {
+        op->own_answer = *c->answer;
+        op->own_answer.key = sl_strdup(c->answer->key);
+        op->own_answer.body = sl_strndup(c->answer->body, c->answer->n_body);
+        op->answer = &op->own_answer;
+        ok = ok && op->own_answer.key && op->own_answer.body;
+    }
+    if (!ok || !op->pending || !op->ring)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for what the session remembers of a turn");
+    memcpy(op->pending, c->pending, c->n_pending * sizeof *op->pending);
+    *op->ring = *c->ring;
+    op->n_pending = c->n_pending;
+    op->n_paused = c->paused ? text->len : 0;
+    op->state = c->state;
+    op->version = op->s->version + 1;
+    op->tokens_seen = c->tokens_seen;
+    op->n_tokens = c->n_tokens;
+    return SL_OK;
+}
+
+static void append(struct sl_op *op, const struct sl_commit *c, const struct sl_buf *text)
+{
+    struct sl_store_answer answer = {0};
+    struct sl_store_turn t = {.version = op->version,
+                              .tokens_seen = c->tokens_seen,
+                              .used_at = op->ss->opt.now(),
+                              .n_drop = c->n_drop,
+                              .tokens = c->tokens,
+                              .n_tokens = c->n_tokens,
+                              .n_generated = c->n_generated,
+                              .continuation = {.s = text->data, .n = text->len}};
+    if (c->answer) {
+        answer = (struct sl_store_answer){.idempotency_key = c->answer->key,
+                                          .at = c->answer->at,
+                                          .body = {c->answer->body, c->answer->n_body}};
+        memcpy(answer.request_hash, c->answer->request_hash, sizeof answer.request_hash);
+        t.answer = &answer;
+    }
+    struct sl_store_key key = sl_session_key(op->s);
+    sl_store_append_turn(op->ss->store, &key, &t, on_appended, op);
+}
+
+void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const struct sl_commit *c,
+                        sl_session_done *cb, void *arg)
+{
+    struct sl_error err;
+    struct sl_buf text;
+    assert(s->leased && s->has_place && c->state && c->state != s->state && c->n_pending > 0);
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    if (!op) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for a commit");
+        cb(arg, s, &err);
+        return;
+    }
+    op->s = s;
+    sl_buf_init(&text, 64u << 20);
+    enum sl_code code = write_continuation(c, &text, &err);
+    if (!code)
+        code = prepare(op, c, &text, &err);
+    if (code)
+        sl_op_end(op, s, &err);
+    else if (sl_sessions_writes_turns(ss))
+        append(op, c, &text);
+    else
+        on_appended(op, SL_OK, NULL);
+    sl_buf_done(&text);
+}
+
+/* --- restore
+ * -----------------------------------------------------------------------------------------------
+ */
+
+static void restore_fails(struct sl_op *op, const struct sl_error *err)
+{
+    struct sl_session *s = op->s;
+    if (op->is_new) {
+        sl_op_undo_new(op, err);
+        return;
+    }
+    sl_sessions_give_back(op->ss, s);
+    sl_op_end(op, s, err);
+}
+
+static void restore_done(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
+    void *old = s->state;
+    s->state = NULL;
+    sl_slab_unref(ss->opt.slab, old); /* first: the place has one slot */
+    op->state = sl_slab_take(ss->opt.slab);
+    assert(op->state);
+    memcpy(op->state, op->decoded, sl_model_info(ss->opt.model)->state_bytes);
+    apply_rest(op);
+    s->replay_tokens = 0;
+    if (sl_sessions_writes_turns(ss)) {
+        s->in_store = true;
+        s->saved_version = s->version;
+    }
+    sl_op_keep_new(op);
+}
+
+static void on_restored(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    if (code)
+        restore_fails(arg, err);
+    else
+        restore_done(arg);
+}
+
+/* The pool's thread: checks, decodes, and encodes again under the session's own name. */
+static enum sl_code decode_and_encode(struct sl_op *op)
+{
+    const struct sl_sessions_options *o = &op->ss->opt;
+    struct sl_continuation c = {.pool = SL_POOL_INIT};
+    enum sl_code code = sl_snapshot_read(o->model, o->tokenizer, op->data, op->n_data, op->decoded,
+                                         &op->info, &op->err);
+    const char *text = op->info.continuation;
+    if (!code && text)
+        code = sl_continuation_read(&c, text, strlen(text), sl_model_info(o->model)->vocab_size,
+                                    &op->err);
+    if (code)
+        return code;
+    op->pending = sl_malloc(c.n_pending * sizeof *op->pending);
+    op->ring = sl_malloc(sizeof *op->ring);
+    if (c.paused)
+        op->paused = sl_strdup(text);
+    if (!op->pending || !op->ring || (c.paused && !op->paused)) {
+        code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to restore a session");
+    } else {
+        if (c.n_pending)
+            memcpy(op->pending, c.pending, c.n_pending * sizeof *op->pending);
+        *op->ring = c.ring;
+        op->n_pending = c.n_pending;
+        op->n_paused = c.paused ? strlen(text) : 0;
+    }
+    sl_continuation_done(&c);
+    return code;
+}
+
+static enum sl_code encode_own(struct sl_op *op)
+{
+    const struct sl_sessions_options *o = &op->ss->opt;
+    struct sl_snapshot_info own = op->info;
+    unsigned char *data;
+    size_t n;
+    own.session_id = op->s->id;
+    memcpy(own.incarnation, op->s->incarnation, sizeof own.incarnation);
+    own.version = op->version;
+    own.metadata = op->metadata;
+    own.dtype = SL_DTYPE_F32;
+    enum sl_code code =
+        sl_snapshot_write(o->model, o->tokenizer, op->decoded, &own, &data, &n, &op->err);
+    if (code)
+        return code;
+    sl_free(op->data);
+    op->data = data;
+    op->n_data = n;
+    return SL_OK;
+}
+
+static void restore_work(uv_work_t *work)
+{
+    struct sl_op *op = work->data;
+    op->code = decode_and_encode(op);
+    op->tokens_seen = op->info.tokens_seen;
+    if (!op->code && op->is_new && op->info.version > op->version)
+        op->version = op->info.version;
+    if (!op->code && sl_sessions_writes_turns(op->ss))
+        op->code = encode_own(op);
+}
+
+static void on_restore_work(uv_work_t *work, int status)
+{
+    struct sl_op *op = work->data;
+    struct sl_sessions *ss = op->ss;
+    struct sl_session *s = op->s;
+    (void)status;
+    if (op->code) {
+        restore_fails(op, &op->err);
+        return;
+    }
+    if (op->info_ret) {
+        *op->info_ret = op->info;
+        op->info_ret->text = NULL;
+        op->info_ret->session_id = op->info_ret->metadata = op->info_ret->continuation = NULL;
+    }
+    if (!sl_sessions_writes_turns(ss)) {
+        restore_done(op);
+        return;
+    }
+    struct sl_store_key key = sl_session_key(s);
+    struct sl_store_head head = sl_session_head(s);
+    head.version = op->version;
+    head.tokens_seen = op->tokens_seen;
+    unsigned char *data = op->data;
+    op->data = NULL;
+    sl_store_put_snapshot(ss->store, &key, op->version, &head, data, op->n_data, on_restored, op);
+}
+
+static void on_restore_place(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    struct sl_error own;
+    (void)s;
+    if (!err) {
+        op->work.data = op;
+        if (uv_queue_work(op->ss->opt.loop, &op->work, restore_work, on_restore_work) == 0)
+            return;
+        (void)sl_fail(&own, SL_E_INTERNAL, "no work for the pool");
+        err = &own;
+    }
+    restore_fails(op, err);
+}
+
+static enum sl_code own_bytes(struct sl_op *op, const struct sl_session *over, const void *data,
+                              size_t n, struct sl_error *err)
+{
+    size_t max = sl_snapshot_bytes_max(op->ss->opt.model);
+    if (n > max)
+        return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
+                       "the snapshot has %zu bytes; one of this model has at most %zu", n, max);
+    op->data = sl_malloc(n);
+    op->n_data = n;
+    op->decoded = sl_aligned_calloc(sl_model_info(op->ss->opt.model)->state_bytes);
+    bool ok = op->data && op->decoded;
+    if (over && over->metadata)
+        ok = (op->metadata = sl_strndup(over->metadata, over->n_metadata)) && ok;
+    if (!ok)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory to restore a session");
+    memcpy(op->data, data, n);
+    return SL_OK;
+}
+
+void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
+                         const char *id, const void *data, size_t n,
+                         struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg)
+{
+    struct sl_error err;
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    if (!op) {
+        sl_op_refuse(cb, arg, "to restore a session");
+        return;
+    }
+    op->info_ret = info_ret;
+    op->is_new = !over;
+    op->version = over ? over->version + 1 : 1;
+    enum sl_code c = own_bytes(op, over, data, n, &err);
+    if (!c && over) {
+        op->s = over;
+        c = sl_session_lease(over, NULL, &err);
+    } else if (!c) {
+        c = sl_op_insert_new(op, tenant, id, (struct sl_text){NULL, 0}, &err);
+    }
+    if (c) {
+        sl_op_end(op, over, &err);
+        return;
+    }
+    sl_sessions_ready(ss, op->s, on_restore_place, op);
+}

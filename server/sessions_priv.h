@@ -1,0 +1,120 @@
+/* sessions_priv.h: what sessions.c (the list, the lease), session_ops.c (changes), residency.c
+ * (places, loads, evictions) and residency_save.c (encoding, saving) share. */
+#ifndef SLATE_SERVER_SESSIONS_PRIV_H
+#define SLATE_SERVER_SESSIONS_PRIV_H
+
+#include "server/residency.h"
+
+enum {
+    SL_SAVES_MAX = 8 /* snapshots being encoded at once: each pins a slot that may be replaced */
+};
+
+/* Somebody who waits for a session. */
+struct sl_waiter {
+    struct sl_waiter *next;
+    uint64_t version; /* save: at least this one */
+    sl_session_done *cb;
+    void *arg;
+};
+
+struct sl_sessions {
+    struct sl_sessions_options opt;
+    struct sl_store *store; /* NULL: none */
+    struct sl_session **v;  /* n of cap, by (tenant, id) */
+    size_t n, cap;
+
+    size_t n_places_used;
+    struct sl_session *newest, *oldest;
+    struct sl_session *line, **line_end; /* sessions that wait for a place */
+    size_t n_line, n_evicting, n_encoding;
+    bool balancing, balance_again;
+    struct sl_encode *encode_line, **encode_line_end; /* encodings that wait for their turn */
+    struct sl_residency_stats stats;
+
+    struct sl_op *ops; /* waiting for a session to become quiet */
+    size_t n_flushing, n_flush_failed;
+    void (*flushed)(void *arg, size_t n_failed);
+    void *flushed_arg;
+    void (*closed)(void *arg);
+    void *closed_arg;
+};
+
+/* sessions.c */
+enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
+                                struct sl_session **ret, struct sl_error *err);
+void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s); /* and frees it */
+SL_NODISCARD enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m,
+                                                  struct sl_error *err);
+SL_NODISCARD bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a);
+void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s); /* state and all */
+struct sl_store_key sl_session_key(const struct sl_session *s);
+struct sl_store_head sl_session_head(const struct sl_session *s);
+
+/* session_ops.c: what waits for a session that something reads or writes goes on now. */
+void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s);
+
+/* residency.c */
+void sl_residency_touch(struct sl_sessions *ss, struct sl_session *s); /* used now */
+void sl_residency_leave(struct sl_sessions *ss, struct sl_session *s); /* gives its place back */
+void sl_residency_balance(struct sl_sessions *ss); /* places for those that wait, or will */
+
+/* A change under way: it takes the lease (or makes a session that nobody else can lease yet), does
+ * what takes time, and ends in one place, where either everything was changed or nothing. */
+struct sl_op {
+    struct sl_op *next; /* waiting for a session to become quiet */
+    struct sl_sessions *ss;
+    struct sl_session *s;
+    struct sl_session *from; /* fork */
+    sl_session_done *cb;
+    void *arg;
+    bool has_ttl, is_new;
+    int64_t ttl_s;
+    char *metadata;
+    size_t n_metadata;
+
+    /* commit and restore: what the session will hold */
+    void *state;
+    uint64_t version, tokens_seen;
+    uint32_t *pending;
+    size_t n_pending;
+    struct sl_penalty_ring *ring;
+    char *paused;
+    size_t n_paused;
+    size_t n_tokens;
+    const struct sl_answer *answer;
+    struct sl_answer own_answer;
+
+    /* restore */
+    uv_work_t work;
+    unsigned char *data;
+    size_t n_data;
+    void *decoded; /* a state that is not in the slab */
+    struct sl_snapshot_info info;
+    struct sl_snapshot_info *info_ret;
+    enum sl_code code;
+    struct sl_error err;
+};
+
+/* session_ops.c */
+struct sl_op *sl_op_new(struct sl_sessions *ss, sl_session_done *cb, void *arg);
+void sl_op_free(struct sl_op *op);
+void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *err); /* calls back */
+void sl_op_refuse(sl_session_done *cb, void *arg,
+                  const char *what); /* no memory for the op itself */
+/* A new session, leased by the op; then it is kept, or it did not come to be. */
+SL_NODISCARD enum sl_code sl_op_insert_new(struct sl_op *op, const char *tenant, const char *id,
+                                           struct sl_text metadata, struct sl_error *err);
+void sl_op_keep_new(struct sl_op *op);
+void sl_op_undo_new(struct sl_op *op, const struct sl_error *err);
+
+static inline bool sl_sessions_writes_turns(const struct sl_sessions *ss)
+{
+    return ss->store && ss->opt.durability == SL_DURABILITY_TURN;
+}
+
+static inline bool sl_session_is_saved(const struct sl_sessions *ss, const struct sl_session *s)
+{
+    return !ss->store || (s->in_store && !s->head_dirty && s->saved_version == s->version);
+}
+
+#endif
