@@ -106,6 +106,7 @@ static enum sl_code find_route(struct sl_exchange *ex, struct sl_error *err)
     ex->query_text = q;
     ex->path = h->target;
     ex->max_body = (size_t)ex->env->config->max_body;
+    ex->max_body_option = "--max-body";
     ex->discard = true;
     if (!(ex->decoded = sl_strdup(ex->path)))
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the request's path");
@@ -119,6 +120,10 @@ static enum sl_code find_route(struct sl_exchange *ex, struct sl_error *err)
         return c;
     ex->matched = true;
     ex->discard = ex->match.route->body == SL_BODY_NONE;
+    if (ex->match.route->body == SL_BODY_BYTES) {
+        ex->max_body = (size_t)ex->env->config->max_upload;
+        ex->max_body_option = "--max-upload";
+    }
     return q ? read_query(ex, q, err) : SL_OK;
 }
 
@@ -183,9 +188,8 @@ static enum sl_code check_body(struct sl_exchange *ex, struct sl_error *err)
                        "the Content-Encoding '%s' is not understood; bodies come as they are",
                        coding);
     if (h->content_length > ex->max_body)
-        return sl_fail(err, SL_E_TOO_LARGE,
-                       "the body has %llu bytes; the limit is %zu (--max-body)",
-                       (unsigned long long)h->content_length, ex->max_body);
+        return sl_fail(err, SL_E_TOO_LARGE, "the body has %llu bytes; the limit is %zu (%s)",
+                       (unsigned long long)h->content_length, ex->max_body, ex->max_body_option);
     return SL_OK;
 }
 

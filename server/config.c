@@ -40,6 +40,21 @@ static const struct sl_option options[] = {
     {"chat-template", SL_OPTION_STRING, AT(chat_template), NULL, 0, 0, NULL, "NAME",
      "How messages become text: rwkv, rwkv-brief. Without it what suits the model.", SL_CMD_SERVE},
     /* sessions and admission */
+    {"store", SL_OPTION_STRING, AT(store), "dir:slate-data", 0, 0, NULL, "dir:PATH|memory",
+     "Where sessions live: a folder, which this server has for itself; or memory: they end with "
+     "the "
+     "process.",
+     SL_CMD_SERVE},
+    {"durability", SL_OPTION_CHOICE, AT(durability), "turn", 0, 0, "turn|drain", NULL,
+     "When a session is written: turn: whatever a client was told is on disk; drain: at a pause, "
+     "when memory gets short, and at the end of the process.",
+     SL_CMD_SERVE},
+    {"replay-limit", SL_OPTION_COUNT, AT(replay_limit), "0", 0, 1e9, NULL, "N",
+     "Tokens that a session may have to read again when it is loaded; with more a snapshot is "
+     "written. 0: what a quarter of a second reads, measured at start.",
+     SL_CMD_SERVE},
+    {"max-sessions", SL_OPTION_COUNT, AT(max_sessions), "1000000", 1, 1e9, NULL, "N",
+     "Sessions, in memory and in the store; one more is a 503.", SL_CMD_SERVE},
     {"sessions-in-memory", SL_OPTION_COUNT, AT(sessions_in_memory), "0", 0, 10e6, NULL, "N",
      "Sessions whose states are in memory; 0: as many as --memory holds, and where that is not "
      "given either at most 1,024.",
@@ -82,6 +97,8 @@ static const struct sl_option options[] = {
      "A request's target (414).", SL_CMD_SERVE},
     {"max-body", SL_OPTION_SIZE, AT(max_body), "16MiB", KIB, GIB, NULL, "SIZE",
      "A request's body (413).", SL_CMD_SERVE},
+    {"max-upload", SL_OPTION_SIZE, AT(max_upload), "256MiB", KIB, GIB, NULL, "SIZE",
+     "A snapshot's bytes in a request (413).", SL_CMD_SERVE},
     {"max-body-memory", SL_OPTION_SIZE, AT(max_body_memory), "512MiB", 64 * KIB, 1024 * GIB, NULL,
      "SIZE", "All bodies held at once (503).", SL_CMD_SERVE},
     {"read-ahead", SL_OPTION_SIZE, AT(read_ahead), "64KiB", KIB, 16 * MIB, NULL, "SIZE",
@@ -135,6 +152,10 @@ enum sl_code sl_config_check(const struct sl_config *c, struct sl_error *err)
         return sl_fail(err, SL_E_USAGE,
                        "--max-uri (%llu bytes) must be below --max-header (%llu bytes)",
                        (unsigned long long)c->max_uri, (unsigned long long)c->max_header);
+    if (c->max_upload > c->max_body_memory)
+        return sl_fail(err, SL_E_USAGE,
+                       "--max-upload (%llu bytes) must not be above --max-body-memory (%llu bytes)",
+                       (unsigned long long)c->max_upload, (unsigned long long)c->max_body_memory);
     if (c->max_body > c->max_body_memory)
         return sl_fail(err, SL_E_USAGE,
                        "--max-body (%llu bytes) must not be above --max-body-memory (%llu bytes)",

@@ -85,6 +85,10 @@ struct sl_config {
     const char *begin_token; /* NULL: the model's habit; "none"; or a token id in decimal */
     const char *chat_template;
     /* sessions and admission */
+    const char *store;     /* "dir:PATH", "memory" */
+    int durability;        /* enum sl_durability */
+    uint64_t replay_limit; /* tokens; 0: measured at start */
+    uint64_t max_sessions;
     uint64_t sessions_in_memory; /* 0: from the memory budget */
     uint64_t memory;             /* bytes for states; 0: see serve.c */
     uint64_t max_running;
@@ -103,6 +107,7 @@ struct sl_config {
     uint64_t max_header;
     uint64_t max_uri;
     uint64_t max_body;
+    uint64_t max_upload;      /* of a snapshot's body */
     uint64_t max_body_memory; /* of all bodies being received or held together */
     uint64_t read_ahead;      /* bytes of following requests kept while one runs */
     uint64_t header_timeout_ms;

@@ -90,6 +90,7 @@ struct sl_exchange {
     size_t n_query;
     char *body;
     size_t n_body, cap_body, max_body;
+    const char *max_body_option; /* which option max_body is */
     bool discard; /* the body is read and thrown away: refused, or of no use to the route */
     struct sl_identity identity;
     char id[129];

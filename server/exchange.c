@@ -88,8 +88,8 @@ enum sl_code sl_exchange_take_body(struct sl_exchange *ex, const char *data, siz
 {
     const struct sl_config *cfg = ex->env->config;
     if (n > ex->max_body - ex->n_body)
-        return sl_fail(err, SL_E_TOO_LARGE,
-                       "the body has more than %zu bytes, the limit (--max-body)", ex->max_body);
+        return sl_fail(err, SL_E_TOO_LARGE, "the body has more than %zu bytes, the limit (%s)",
+                       ex->max_body, ex->max_body_option);
     if (ex->discard) {
         ex->n_body += n; /* only counted */
         return SL_OK;

@@ -21,7 +21,17 @@
     X(SLOTS_USED, GAUGE, "slate_slots_used", "Slots in use")                                       \
     X(SLOT_USE, GAUGE, "slate_slots_utilization", "Slots in use / slots, 0 to 1")                  \
     X(STATE_BYTES, GAUGE, "slate_state_bytes", "Bytes of one state")                               \
-    X(SESSIONS, GAUGE, "slate_sessions", "Sessions in memory")                                     \
+    X(SESSIONS, GAUGE, "slate_sessions", "Sessions there are")                                     \
+    X(SESSIONS_IN_MEMORY, GAUGE, "slate_sessions_in_memory", "Sessions whose state is in memory")  \
+    X(SESSION_LOADS, COUNTER, "slate_session_loads_total", "Sessions brought from the store")      \
+    X(SESSION_SAVES, COUNTER, "slate_session_saves_total", "Snapshots written to the store")       \
+    X(SESSION_EVICTIONS, COUNTER, "slate_session_evictions_total", "Sessions put out of memory")   \
+    X(SESSION_FAILURES, COUNTER, "slate_session_failures_total", "Loads and saves that failed")    \
+    X(STORE_COMMITS, COUNTER, "slate_store_commits_total", "Records that were acknowledged")       \
+    X(STORE_SYNCS, COUNTER, "slate_store_syncs_total", "Syncs of the log")                         \
+    X(STORE_FAILURES, COUNTER, "slate_store_failures_total", "Writes that failed")                 \
+    X(STORE_LOG_BYTES, GAUGE, "slate_store_log_bytes", "Bytes of the log")                         \
+    X(STORE_READ_ONLY, GAUGE, "slate_store_read_only", "1 while the store refuses writes")         \
     X(PROMPT_TOKENS, COUNTER, "slate_prompt_tokens_total", "Tokens of prompts read")               \
     X(CACHED_TOKENS, COUNTER, "slate_cached_tokens_total", "Prompt tokens that were not computed") \
     X(COMPLETION_TOKENS, COUNTER, "slate_completion_tokens_total", "Tokens generated")             \

@@ -427,8 +427,8 @@ static struct sl_session *leave_line(struct sl_sessions *ss)
 
 static bool may_go(const struct sl_session *s)
 {
-    return s->in_memory && !s->leased && !s->readying && !s->saving && !s->evicting &&
-           !s->waiters && !s->n_encoding;
+    return s->in_memory && !sl_session_is_ephemeral(s) && !s->leased && !s->readying &&
+           !s->saving && !s->evicting && !s->waiters && !s->n_encoding;
 }
 
 static void drop(struct sl_sessions *ss, struct sl_session *s)

@@ -235,7 +235,7 @@ static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_
     v->version = head.version = e->version;
     head.tokens_seen = e->tokens_seen;
     v->replay_tokens = e->replay_tokens;
-    v->with_head = !s->in_store || !sl_sessions_writes_turns(ss);
+    v->with_head = !s->in_store || !sl_session_writes_turns(ss, s);
     sl_store_put_snapshot(ss->store, &key, v->version, v->with_head ? &head : NULL, e->data, e->n,
                           on_put, v);
 }

@@ -18,8 +18,9 @@ enum {
 };
 
 enum sl_body_class {
-    SL_BODY_NONE, /* a body is read and thrown away: GET, DELETE */
-    SL_BODY_JSON, /* one that is there must be Content-Type: application/json, else 415 */
+    SL_BODY_NONE,  /* a body is read and thrown away: GET, DELETE */
+    SL_BODY_JSON,  /* one that is there must be Content-Type: application/json, else 415 */
+    SL_BODY_BYTES, /* any type, up to --max-upload: snapshots */
 };
 
 enum {                        /* flags */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/forward.h"
 #include "server/sessions_priv.h"
 
 /* --- commit ---------------------------------------------------------------------------------- */
@@ -51,7 +52,7 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
     }
     s->replay_tokens += op->n_tokens;
     sl_sessions_give_back(ss, s);
-    if (sl_sessions_writes_turns(ss) && s->replay_tokens > ss->opt.replay_limit && !s->saving)
+    if (sl_session_writes_turns(ss, s) && s->replay_tokens > ss->opt.replay_limit && !s->saving)
         sl_sessions_save(ss, s, no_more_than_noted, NULL);
     sl_op_end(op, s, NULL);
 }
@@ -137,7 +138,7 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
         code = prepare(op, c, &text, &err);
     if (code)
         sl_op_end(op, s, &err);
-    else if (sl_sessions_writes_turns(ss))
+    else if (sl_session_writes_turns(ss, s))
         append(op, c, &text);
     else
         on_appended(op, SL_OK, NULL);
@@ -171,7 +172,7 @@ static void restore_done(struct sl_op *op)
     memcpy(op->state, op->decoded, sl_model_info(ss->opt.model)->state_bytes);
     apply_rest(op);
     s->replay_tokens = 0;
-    if (sl_sessions_writes_turns(ss)) {
+    if (sl_session_writes_turns(ss, s)) {
         s->in_store = true;
         s->saved_version = s->version;
     }
@@ -186,11 +187,26 @@ static void on_restored(void *arg, enum sl_code code, const struct sl_error *err
         restore_done(arg);
 }
 
+static enum sl_code read_initial_state(struct sl_op *op)
+{
+    sl_model_state_init(op->ss->opt.model, op->decoded);
+    op->ring = sl_calloc(1, sizeof *op->ring);
+    if (!op->ring)
+        return sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to restore a session");
+    enum sl_code c = sl_initial_state_read(op->ss->opt.model, op->data, op->n_data, "from",
+                                           op->decoded, &op->err);
+    if (c && c != SL_E_NO_MEMORY)
+        op->err.code = c = SL_E_SNAPSHOT_CORRUPT; /* it is the client's file */
+    return c;
+}
+
 /* The pool's thread: checks, decodes, and encodes again under the session's own name. */
 static enum sl_code decode_and_encode(struct sl_op *op)
 {
     const struct sl_sessions_options *o = &op->ss->opt;
     struct sl_continuation c = {.pool = SL_POOL_INIT};
+    if (op->kind == SL_RESTORE_INITIAL_STATE)
+        return read_initial_state(op);
     enum sl_code code = sl_snapshot_read(o->model, o->tokenizer, op->data, op->n_data, op->decoded,
                                          &op->info, &op->err);
     const char *text = op->info.continuation;
@@ -225,7 +241,8 @@ static enum sl_code encode_own(struct sl_op *op)
     own.session_id = op->s->id;
     memcpy(own.incarnation, op->s->incarnation, sizeof own.incarnation);
     own.version = op->version;
-    own.metadata = op->metadata;
+    own.metadata = op->s->metadata;
+    own.continuation = op->n_pending ? op->info.continuation : NULL;
     own.dtype = SL_DTYPE_F32;
     enum sl_code code =
         sl_snapshot_write(o->model, o->tokenizer, op->decoded, &own, &data, &n, &op->err);
@@ -244,7 +261,10 @@ static void restore_work(uv_work_t *work)
     op->tokens_seen = op->info.tokens_seen;
     if (!op->code && op->is_new && op->info.version > op->version)
         op->version = op->info.version;
-    if (!op->code && sl_sessions_writes_turns(op->ss))
+    if (!op->code && op->is_new && !op->s->metadata && op->info.metadata)
+        op->code = sl_session_set_metadata(
+            op->s, (struct sl_text){op->info.metadata, strlen(op->info.metadata)}, &op->err);
+    if (!op->code && sl_session_writes_turns(op->ss, op->s))
         op->code = encode_own(op);
 }
 
@@ -263,7 +283,7 @@ static void on_restore_work(uv_work_t *work, int status)
         op->info_ret->text = NULL;
         op->info_ret->session_id = op->info_ret->metadata = op->info_ret->continuation = NULL;
     }
-    if (!sl_sessions_writes_turns(ss)) {
+    if (!sl_session_writes_turns(ss, s)) {
         restore_done(op);
         return;
     }
@@ -291,27 +311,24 @@ static void on_restore_place(void *arg, struct sl_session *s, const struct sl_er
     restore_fails(op, err);
 }
 
-static enum sl_code own_bytes(struct sl_op *op, const struct sl_session *over, const void *data,
-                              size_t n, struct sl_error *err)
+static enum sl_code own_bytes(struct sl_op *op, const void *data, size_t n, struct sl_error *err)
 {
     size_t max = sl_snapshot_bytes_max(op->ss->opt.model);
-    if (n > max)
+    if (op->kind == SL_RESTORE_SNAPSHOT && n > max)
         return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
                        "the snapshot has %zu bytes; one of this model has at most %zu", n, max);
     op->data = sl_malloc(n);
     op->n_data = n;
     op->decoded = sl_aligned_calloc(sl_model_info(op->ss->opt.model)->state_bytes);
-    bool ok = op->data && op->decoded;
-    if (over && over->metadata)
-        ok = (op->metadata = sl_strndup(over->metadata, over->n_metadata)) && ok;
-    if (!ok)
+    if (!op->data || !op->decoded)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory to restore a session");
     memcpy(op->data, data, n);
     return SL_OK;
 }
 
 void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
-                         const char *id, const void *data, size_t n,
+                         const char *id, int64_t ttl_s, struct sl_text metadata,
+                         enum sl_restore_kind kind, const void *data, size_t n,
                          struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
@@ -320,15 +337,17 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
         sl_op_refuse(cb, arg, "to restore a session");
         return;
     }
+    op->kind = kind;
     op->info_ret = info_ret;
     op->is_new = !over;
+    op->ttl_s = ttl_s;
     op->version = over ? over->version + 1 : 1;
-    enum sl_code c = own_bytes(op, over, data, n, &err);
+    enum sl_code c = own_bytes(op, data, n, &err);
     if (!c && over) {
         op->s = over;
         c = sl_session_lease(over, NULL, &err);
     } else if (!c) {
-        c = sl_op_insert_new(op, tenant, id, (struct sl_text){NULL, 0}, &err);
+        c = sl_op_insert_new(op, tenant, id, metadata, &err);
     }
     if (c) {
         sl_op_end(op, over, &err);

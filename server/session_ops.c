@@ -126,7 +126,7 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
     }
     if (!ss->store)
         sl_sessions_ready(ss, op->s, on_first_place, NULL);
-    if (!sl_sessions_writes_turns(ss)) {
+    if (!sl_session_writes_turns(ss, op->s)) {
         sl_op_keep_new(op);
         return;
     }
@@ -197,7 +197,7 @@ static void on_source_ready(void *arg, struct sl_session *from, const struct sl_
         sl_op_undo_new(op, err);
         return;
     }
-    if (sl_sessions_writes_turns(op->ss))
+    if (sl_session_writes_turns(op->ss, s))
         sl_sessions_save(op->ss, s, on_fork_saved, op);
     else
         sl_op_keep_new(op);
@@ -288,7 +288,7 @@ void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_tt
         sl_op_end(op, s, &err);
         return;
     }
-    if (!sl_sessions_writes_turns(ss)) {
+    if (!sl_session_writes_turns(ss, s)) {
         s->head_dirty = true;
         apply_patch(op);
         return;

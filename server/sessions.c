@@ -162,6 +162,19 @@ static struct sl_session *lookup(const struct sl_sessions *ss, const char *tenan
     return i < ss->n && !compare(ss->v[i], tenant, id) ? ss->v[i] : NULL;
 }
 
+/* One of those that wait for the lease; the rest comes when that one has given it back. */
+static void tell_free(struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_waiter *w = s->free_waiters;
+    if (!w)
+        return;
+    s->free_waiters = w->next;
+    sl_session_done *cb = w->cb;
+    void *arg = w->arg;
+    sl_free(w);
+    cb(arg, s, err);
+}
+
 void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
 {
     size_t place = place_of(ss, s->tenant, s->id);
@@ -171,6 +184,11 @@ void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
             (ss->n - place) * sizeof(struct sl_session *));
     if (s->has_place)
         sl_residency_leave(ss, s);
+    struct sl_error gone;
+    (void)sl_fail_param(&gone, SL_E_SESSION_NOT_FOUND, "session", "session '%s' was deleted",
+                        s->id);
+    while (s->free_waiters)
+        tell_free(s, &gone);
     free_session(ss, s);
 }
 
@@ -318,6 +336,28 @@ enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run, struct s
     return SL_OK;
 }
 
+void sl_sessions_when_free(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
+                           void *arg)
+{
+    struct sl_error err;
+    (void)ss;
+    if (!s->leased) {
+        cb(arg, s, NULL);
+        return;
+    }
+    struct sl_waiter *w = sl_calloc(1, sizeof *w);
+    if (!w) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory to wait for session '%s'", s->id);
+        cb(arg, s, &err);
+        return;
+    }
+    *w = (struct sl_waiter){.cb = cb, .arg = arg};
+    struct sl_waiter **end = &s->free_waiters;
+    while (*end)
+        end = &(*end)->next;
+    *end = w;
+}
+
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
 {
     assert(s->leased);
@@ -325,6 +365,7 @@ void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
     s->run = NULL;
     s->used_at = ss->opt.now();
     sl_residency_touch(ss, s);
+    tell_free(s, NULL);
     sl_residency_balance(ss);
 }
 

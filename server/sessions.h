@@ -70,7 +70,7 @@ struct sl_session {
     bool head_dirty;        /* and not yet what is new of its head */
     uint64_t saved_version; /* of the snapshot in the store; 0: there is none */
     uint64_t replay_tokens; /* of the turns since */
-    struct sl_waiter *waiters, *save_waiters;
+    struct sl_waiter *waiters, *save_waiters, *free_waiters;
     unsigned n_encoding;              /* snapshots of it that are being made: it must not go */
     struct sl_session *newer, *older; /* by last use, among those with a place */
     struct sl_session *next_in_line;  /* waiting for a place */
@@ -133,19 +133,32 @@ void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_tt
 void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
                         void *arg);
 
+enum sl_restore_kind { SL_RESTORE_SNAPSHOT, SL_RESTORE_INITIAL_STATE /* a state-tuned file */ };
+
 /* A session from a snapshot's bytes, which are checked whole before anything changes. `over`: a
- * session that is replaced (version + 1, same incarnation; SESSION_BUSY) or NULL: `id` is made new
- * (version as the snapshot says, at least 1). info_ret (may be NULL) tells how the snapshot differs
- * from what is loaded, before the callback, without its texts. Errors: SNAPSHOT_*, SESSION_EXISTS,
- * SESSIONS_FULL, NO_MEMORY, the store's. The bytes are copied. */
+ * session that is replaced (version + 1, same incarnation, time to live and metadata; SESSION_BUSY)
+ * or NULL: `id` is made new (version as the snapshot says, at least 1; metadata.s NULL: as the
+ * snapshot says). info_ret (may be NULL) tells how the snapshot differs from what is loaded, before
+ * the callback, without its texts. Errors: SNAPSHOT_*, SESSION_EXISTS, SESSIONS_FULL, NO_MEMORY,
+ * the store's. The bytes are copied. */
 void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
-                         const char *id, const void *data, size_t n,
+                         const char *id, int64_t ttl_s, struct sl_text metadata,
+                         enum sl_restore_kind kind, const void *data, size_t n,
                          struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg);
+
+/* The tenant of sessions that a client keeps itself (initial_state, return_state): not listed, not
+ * found by anybody, never in the store. No key can have it. */
+#define SL_EPHEMERAL_TENANT ""
 
 /* The lease. take: SESSION_BUSY. give_back: the session is as it was, but used now. */
 SL_NODISCARD enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run,
                                            struct sl_error *err);
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s);
+
+/* Calls back (maybe from inside) when nobody has the lease; SESSION_NOT_FOUND when it is deleted
+ * before that. Nothing is held for the caller: it acts inside the callback. */
+void sl_sessions_when_free(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
+                           void *arg);
 
 /* What a turn leaves. */
 struct sl_commit {

@@ -68,6 +68,7 @@ struct sl_op {
     sl_session_done *cb;
     void *arg;
     bool has_ttl, is_new;
+    enum sl_restore_kind kind;
     int64_t ttl_s;
     char *metadata;
     size_t n_metadata;
@@ -107,14 +108,20 @@ SL_NODISCARD enum sl_code sl_op_insert_new(struct sl_op *op, const char *tenant,
 void sl_op_keep_new(struct sl_op *op);
 void sl_op_undo_new(struct sl_op *op, const struct sl_error *err);
 
-static inline bool sl_sessions_writes_turns(const struct sl_sessions *ss)
+static inline bool sl_session_is_ephemeral(const struct sl_session *s)
 {
-    return ss->store && ss->opt.durability == SL_DURABILITY_TURN;
+    return !s->tenant[0];
+}
+
+static inline bool sl_session_writes_turns(const struct sl_sessions *ss, const struct sl_session *s)
+{
+    return ss->store && ss->opt.durability == SL_DURABILITY_TURN && !sl_session_is_ephemeral(s);
 }
 
 static inline bool sl_session_is_saved(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return !ss->store || (s->in_store && !s->head_dirty && s->saved_version == s->version);
+    return !ss->store || sl_session_is_ephemeral(s) ||
+           (s->in_store && !s->head_dirty && s->saved_version == s->version);
 }
 
 #endif

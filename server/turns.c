@@ -441,7 +441,6 @@ void sl_turns_collect(const struct sl_turns *ts, struct sl_metrics *m)
     sl_metric_set(m, SL_M_SLOTS_USED, (double)used);
     sl_metric_set(m, SL_M_SLOT_USE, (double)used / (double)slots);
     sl_metric_set(m, SL_M_STATE_BYTES, (double)sl_slab_slot_bytes(ts->slab));
-    sl_metric_set(m, SL_M_SESSIONS, (double)sl_sessions_count(ts->sessions));
     sl_metric_set(m, SL_M_STEPS, (double)e.steps);
     sl_metric_set(m, SL_M_PREFILL_ROWS, (double)e.prefill_tokens);
     sl_metric_set(m, SL_M_DECODE_ROWS, (double)e.decode_tokens);

@@ -212,7 +212,7 @@ static enum sl_code start_run(struct sl_generation *g, struct sl_session *s,
     struct sl_text text = q->input.text;
     if (g->is_chat) {
         sl_chat_render(rendered, g->app->chat, q->input.messages, q->input.n_messages,
-                       s && s->n_pending > 0, q->max_tokens > 0);
+                       s && s->tokens_seen > 0, q->max_tokens > 0);
         enum sl_code c = sl_buf_code(rendered, err);
         if (c)
             return c;

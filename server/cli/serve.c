@@ -13,10 +13,12 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/forward.h"
 #include "proto/json.h"
 #include "server/app.h"
 #include "server/cli/cli.h"
 #include "server/cli/load.h"
+#include "server/residency.h"
 
 enum { EXPIRY_MS = 5000 };
 #define DEFAULT_MEMORY ((uint64_t)4 << 30)
@@ -27,6 +29,7 @@ struct serving {
     struct sl_app app;
     struct sl_loaded loaded;
     size_t n_sessions;
+    uint64_t replay_limit;
     const char *default_name[1];
     uv_work_t work;
     bool is_loading; /* the pool is at it */
@@ -93,6 +96,37 @@ static enum sl_code choose_template(struct serving *s, struct sl_error *err)
                                  sl_chat_templates[0].name, sl_chat_templates[1].name);
 }
 
+/* Tokens that a quarter of a second reads: what a load may cost at most. */
+static enum sl_code measure_replay(const struct sl_model *m, size_t n_threads, uint64_t *ret,
+                                   struct sl_error *err)
+{
+    enum { ROWS = 64, ROUNDS = 3, PER_SECOND = 4 };
+    uint32_t tokens[ROWS] = {0};
+    struct sl_workers *w = NULL;
+    struct sl_forward *f = NULL;
+    void *state = sl_aligned_calloc(sl_model_info(m)->state_bytes);
+    enum sl_code c = state ? SL_OK : sl_fail(err, SL_E_NO_MEMORY, "no memory for a state");
+    if (!c)
+        c = sl_workers_open(&w, n_threads ? n_threads : uv_available_parallelism(), err);
+    if (!c)
+        c = sl_forward_open(&f, m, w, ROWS, 1, err);
+    uint64_t best = UINT64_MAX;
+    for (int i = 0; !c && i < ROUNDS; i++) {
+        struct sl_segment s = {.state = state, .tokens = tokens, .n_tokens = ROWS};
+        sl_model_state_init(m, state);
+        uint64_t begin = uv_hrtime();
+        sl_forward_run(f, &s, 1);
+        uint64_t ns = uv_hrtime() - begin;
+        best = ns < best ? ns : best;
+    }
+    if (!c)
+        *ret = (uint64_t)ROWS * 1000000000 / PER_SECOND / (best ? best : 1) + 1;
+    sl_forward_close(f);
+    sl_workers_close(w);
+    sl_free(state);
+    return c;
+}
+
 /* The pool's thread. Touches what nobody else does before it is done. */
 static void load(uv_work_t *work)
 {
@@ -102,9 +136,13 @@ static void load(uv_work_t *work)
         return;
     size_t state_bytes = sl_model_info(s->loaded.model)->state_bytes;
     s->code = count_sessions(&s->config, state_bytes, &s->n_sessions, &s->err);
+    s->replay_limit = s->config.replay_limit;
+    if (!s->code && !s->replay_limit)
+        s->code = measure_replay(s->loaded.model, s->config.threads, &s->replay_limit, &s->err);
     if (!s->code)
-        s->code = sl_slab_open(&s->app.slab, s->n_sessions + 2 * s->config.max_running, state_bytes,
-                               &s->err);
+        s->code = sl_slab_open(&s->app.slab,
+                               sl_sessions_slots(s->n_sessions) + 2 * (size_t)s->config.max_running,
+                               state_bytes, &s->err);
 }
 
 static const unsigned char *token_bytes(const void *arg, uint32_t id, size_t *ret_n)
@@ -170,15 +208,27 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
     app->tokenizer = s->loaded.tokenizer;
     app->vocab = (struct sl_vocab){.bytes = token_bytes, .arg = app->tokenizer};
     name_model(s);
-    enum sl_code code =
-        sl_sessions_open(&app->sessions, app->slab, s->n_sessions, unix_seconds, err);
+    bool has_store = strcmp(c->store, "memory") != 0;
+    struct sl_sessions_options sessions = {.model = app->model,
+                                           .tokenizer = app->tokenizer,
+                                           .slab = app->slab,
+                                           .loop = sl_server_loop(app->server),
+                                           .n_places = s->n_sessions,
+                                           .max_sessions =
+                                               has_store ? (size_t)c->max_sessions : s->n_sessions,
+                                           .store = has_store ? c->store : NULL,
+                                           .durability = (enum sl_durability)c->durability,
+                                           .replay_limit = s->replay_limit,
+                                           .now = unix_seconds};
+    enum sl_code code = sl_sessions_open(&app->sessions, &sessions, err);
     if (code)
         return code;
     struct sl_turns_options opt = {.max_running = c->max_running,
                                    .max_waiting = c->max_waiting,
                                    .max_queued_prefill = c->max_queued_prefill,
                                    .n_threads = c->threads,
-                                   .begin_token = s->loaded.begin_token};
+                                   .begin_token = s->loaded.begin_token,
+                                   .now = unix_seconds};
     code = sl_turns_open(&app->turns, sl_server_loop(app->server), app->model, app->tokenizer,
                          app->sessions, sl_server_metrics(app->server), &opt, err);
     if (code)
@@ -206,11 +256,23 @@ static void on_loaded(uv_work_t *work, int status)
 
 /* --- the server's hooks ----------------------------------------------------------------------- */
 
+static void on_flushed(void *arg, size_t n_failed)
+{
+    struct serving *s = arg;
+    if (n_failed)
+        sl_log(SL_LOG_ERROR, "sessions could not be stored", SL_LI("sessions", n_failed));
+    s->is_drained = true;
+    sl_server_drained(s->app.server);
+}
+
+/* No turn runs any more: what is only in memory goes to the store. */
 static void on_drained(void *arg)
 {
     struct serving *s = arg;
-    s->is_drained = true;
-    sl_server_drained(s->app.server);
+    if (s->app.sessions)
+        sl_sessions_flush(s->app.sessions, on_flushed, s);
+    else
+        on_flushed(s, 0);
 }
 
 static void on_drain(void *arg)
@@ -230,11 +292,34 @@ static void on_drain_limit(void *arg)
         sl_turns_drain_limit(app->turns);
 }
 
+static void collect_sessions(const struct sl_app *app, struct sl_metrics *m)
+{
+    struct sl_residency_stats r;
+    struct sl_store_stats st;
+    sl_residency_stats(app->sessions, &r);
+    sl_metric_set(m, SL_M_SESSIONS, (double)sl_sessions_count(app->sessions));
+    sl_metric_set(m, SL_M_SESSIONS_IN_MEMORY, (double)sl_sessions_in_memory(app->sessions));
+    sl_metric_set(m, SL_M_SESSION_LOADS, (double)r.loads);
+    sl_metric_set(m, SL_M_SESSION_SAVES, (double)r.saves);
+    sl_metric_set(m, SL_M_SESSION_EVICTIONS, (double)r.evictions);
+    sl_metric_set(m, SL_M_SESSION_FAILURES, (double)r.failures);
+    if (!sl_sessions_store(app->sessions))
+        return;
+    sl_store_stats(sl_sessions_store(app->sessions), &st);
+    sl_metric_set(m, SL_M_STORE_COMMITS, (double)st.commits);
+    sl_metric_set(m, SL_M_STORE_SYNCS, (double)st.syncs);
+    sl_metric_set(m, SL_M_STORE_FAILURES, (double)st.failures);
+    sl_metric_set(m, SL_M_STORE_LOG_BYTES, (double)st.log_bytes);
+    sl_metric_set(m, SL_M_STORE_READ_ONLY, st.read_only);
+}
+
 static void on_collect(void *arg, struct sl_metrics *m)
 {
     const struct sl_app *app = arg;
     if (app->turns)
         sl_turns_collect(app->turns, m);
+    if (app->sessions)
+        collect_sessions(app, m);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -261,9 +346,9 @@ static void close_app(struct serving *s)
     }
     if (s->has_expiry)
         uv_close((uv_handle_t *)&app->expiry, NULL);
+    sl_sessions_close(app->sessions, NULL, NULL);
     while (uv_run(loop, UV_RUN_DEFAULT)) /* the end of sl_server_run() may still stop a run */
         ;
-    sl_sessions_close(app->sessions);
     sl_slab_close(app->slab);
     sl_cli_load_done(&s->loaded);
 }

@@ -1,0 +1,98 @@
+/* waiting.c: see waiting.h. */
+#include "server/api/waiting.h"
+
+#include "engine/base/mem.h"
+
+void sl_app_reply_session(struct sl_exchange *ex, int status, const struct sl_session *s)
+{
+    struct sl_session_view view;
+    struct sl_buf b;
+    sl_app_session_view(sl_app_of(ex), s, &view);
+    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
+    sl_write_session(&b, &view);
+    sl_app_session_headers(ex, s);
+    if (status == 201)
+        sl_exchange_add_header(ex, "Location", "/v1/sessions/%s", s->id);
+    sl_app_reply_json(ex, status, &b);
+}
+
+enum sl_code sl_app_find_named(struct sl_exchange *ex, struct sl_session **ret,
+                               struct sl_error *err)
+{
+    struct sl_session *s;
+    enum sl_code c = sl_app_ready(sl_app_of(ex), err);
+    if (!c)
+        c = sl_app_session(ex, sl_exchange_param(ex, "id"), &s, err);
+    if (c)
+        return c;
+    c = sl_session_match(s, sl_exchange_header(ex, "If-Match"), err);
+    if (c)
+        sl_app_session_headers(ex, s);
+    else
+        *ret = s;
+    return c;
+}
+
+static void on_abort(struct sl_exchange *ex, void *user)
+{
+    struct sl_waiting *w = user;
+    w->ex = NULL;
+    sl_exchange_cut(ex);
+}
+
+static const struct sl_exchange_events events = {.abort = on_abort};
+
+enum sl_code sl_waiting_new(struct sl_waiting **ret, struct sl_exchange *ex, int status,
+                            struct sl_error *err)
+{
+    struct sl_waiting *w = sl_calloc(1, sizeof *w);
+    if (!w)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for the request");
+    w->ex = ex;
+    w->app = sl_app_of(ex);
+    w->status = status;
+    sl_exchange_on(ex, &events, w);
+    *ret = w;
+    return SL_OK;
+}
+
+static void reply_deleted(struct sl_exchange *ex, const char *id)
+{
+    struct sl_buf b;
+    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
+    sl_write_session_deleted(&b, id);
+    sl_exchange_add_header(ex, "X-Slate-Session", "%s", id);
+    sl_app_reply_json(ex, 200, &b);
+}
+
+/* What a client of a restore should know: equal bits are promised only where nothing of it holds.
+ */
+static void tell_differences(const struct sl_waiting *w)
+{
+    const struct {
+        bool differs;
+        const char *what;
+    } row[] = {{w->info.other_weights_type, "weights_type"},
+               {w->info.other_numerics, "numerics"},
+               {w->info.other_tokenizer, "tokenizer"},
+               {w->info.edited, "edited"}};
+    for (size_t i = 0; w->has_info && i < sizeof row / sizeof *row; i++)
+        if (row[i].differs)
+            sl_exchange_add_header(w->ex, "X-Slate-Snapshot-Differs", "%s", row[i].what);
+}
+
+void sl_waiting_done(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_waiting *w = arg;
+    if (w->ex) {
+        if (err) {
+            sl_exchange_fail(w->ex, err);
+        } else if (w->deleted[0]) {
+            reply_deleted(w->ex, w->deleted);
+        } else {
+            tell_differences(w);
+            sl_app_reply_session(w->ex, w->status, s);
+        }
+    }
+    sl_free(w);
+}
