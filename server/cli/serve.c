@@ -9,6 +9,7 @@
  * with nobody inside. */
 #include <assert.h>
 #include <inttypes.h>
+#include <string.h>
 #include <time.h>
 
 #include "engine/base/log.h"
