@@ -160,3 +160,27 @@ void sl_pool_done(struct sl_pool *p)
         p->chunks = next;
     }
 }
+
+void sl_buf_put_base64(struct sl_buf *b, const void *bytes, size_t n)
+{
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *s = bytes;
+    if (n / 3 + 1 > SIZE_MAX / 4) {
+        b->code = SL_E_TOO_LARGE;
+        return;
+    }
+    size_t len = (n + 2) / 3 * 4;
+    char *d = sl_buf_reserve(b, len);
+    if (!d)
+        return;
+    for (size_t i = 0; i < n; i += 3, d += 4) {
+        size_t left = n - i;
+        uint32_t v = (uint32_t)s[i] << 16 | (left > 1 ? (uint32_t)s[i + 1] << 8 : 0) |
+                     (left > 2 ? s[i + 2] : 0);
+        d[0] = digit[v >> 18];
+        d[1] = digit[v >> 12 & 63];
+        d[2] = left > 1 ? digit[v >> 6 & 63] : '=';
+        d[3] = left > 2 ? digit[v & 63] : '=';
+    }
+    b->len += len;
+}

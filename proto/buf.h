@@ -24,6 +24,9 @@ void sl_buf_puts(struct sl_buf *b, const char *s);
 void sl_buf_putc(struct sl_buf *b, char c);
 void sl_buf_printf(struct sl_buf *b, const char *fmt, ...) SL_PRINTF(2, 3); /* ≤ 255 bytes */
 
+/* Appends RFC 4648 base64 of n bytes, padded. */
+void sl_buf_put_base64(struct sl_buf *b, const void *bytes, size_t n);
+
 /* Room for n more bytes at data + len, for who writes there himself and then adds to len. NULL
  * (and the code set) when there is none. */
 char *sl_buf_reserve(struct sl_buf *b, size_t n);

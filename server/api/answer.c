@@ -77,7 +77,9 @@ static enum sl_code take(struct sl_generation *g, size_t n, bool last, struct sl
 {
     struct sl_text piece;
     const uint32_t *tokens = tokens_of(g) + g->n_taken;
-    enum sl_code c = sl_text_stream_add(&g->text, tokens, n, last, &piece, err);
+    /* A paused turn's unfinished character goes on when it is resumed. */
+    bool ends = last && !(g->over && sl_run_result(g->run)->finish == SL_FINISH_PAUSED);
+    enum sl_code c = sl_text_stream_add(&g->text, tokens, n, ends, &piece, err);
     if (c)
         return c;
     if (g->is_chat)
@@ -122,6 +124,8 @@ static void fill_result(const struct sl_generation *g, struct sl_result *r)
         .timings = res->timings,
         .created = g->created,
     };
+    if (g->req.return_state && g->state.len)
+        r->state = (struct sl_text){.s = g->state.data, .n = g->state.len};
     if (res->stop_index >= 0) {
         const struct sl_stop *s = &g->stops[res->stop_index];
         r->stop_sequence = (struct sl_text){.s = (const char *)s->bytes, .n = s->n};
@@ -153,6 +157,35 @@ void sl_answer_whole(struct sl_generation *g)
         sl_app_session_headers_of(g->ex, g->session, g->incarnation, r.version);
     sl_app_reply_json(g->ex, 200, &b);
     g->ex = NULL;
+}
+
+void sl_answer_body(const struct sl_generation *g, struct sl_buf *b)
+{
+    struct sl_generation all = *g; /* as if nothing had been taken */
+    struct sl_delta d;
+    struct sl_error err;
+    const struct sl_paused_turn *before = sl_run_paused(g->run);
+    all.over = true;
+    all.n_taken = 0;
+    all.text_offset = 0;
+    all.reply_started = before && before->reply_started;
+    sl_text_stream_init(&all.text, g->app->tokenizer);
+    if (before)
+        sl_buf_put(&all.text.raw, before->utf8_tail, before->n_utf8_tail);
+    enum sl_code c = take(&all, sl_run_result(g->run)->n_tokens, true, &d, &err);
+    if (c) {
+        b->code = c;
+    } else {
+        struct sl_result r;
+        fill_result(&all, &r);
+        r.text = d.text;
+        r.tokens = d.tokens;
+        r.n_tokens = d.n_tokens;
+        r.logprobs = d.logprobs;
+        r.n_logprobs = d.n_logprobs;
+        g->dialect->whole(b, &r, &g->app->vocab);
+    }
+    sl_text_stream_done(&all.text);
 }
 
 /* --- streamed --------------------------------------------------------------------------------- */
@@ -263,19 +296,20 @@ bool sl_answer_stream(struct sl_generation *g)
 {
     struct sl_error err;
     size_t n = n_available(g);
-    if (n == g->n_taken && !g->over)
+    bool over = g->over && !g->awaits_state;
+    if (n == g->n_taken && !over)
         return false;
     sl_answer_begin(g);
-    while (g->ex && (g->n_taken < n || (g->over && !g->text_ended))) {
+    while (g->ex && (g->n_taken < n || (over && !g->text_ended))) {
         if (!sl_exchange_is_writable(g->ex)) {
             (void)sl_exchange_write(g->ex, "", 0); /* asks for `writable`, whatever filled it */
             return false;
         }
         size_t left = n - g->n_taken, some = left < EVENT_TOKENS_MAX ? left : EVENT_TOKENS_MAX;
-        if (send_delta(g, some, g->over && some == left, &err))
+        if (send_delta(g, some, over && some == left, &err))
             sl_answer_fail(g, &err);
     }
-    if (g->ex && g->over) {
+    if (g->ex && over) {
         if (send_end(g, &err)) {
             sl_answer_fail(g, &err);
         } else {

@@ -16,8 +16,8 @@ enum sl_code sl_app_refuse_idempotency_key(const struct sl_exchange *ex, struct 
     if (!sl_exchange_header(ex, "Idempotency-Key"))
         return SL_OK;
     return sl_fail_param(err, SL_E_UNSUPPORTED, "Idempotency-Key",
-                         "the header Idempotency-Key is not supported yet; If-Match with the "
-                         "session's ETag makes a retry safe");
+                         "Idempotency-Key is for turns on a session (POST /v1/generate); a "
+                         "session's own id makes its creation safe to retry");
 }
 
 enum sl_code sl_app_check_model(const struct sl_app *app, const char *name, struct sl_error *err)

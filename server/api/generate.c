@@ -29,15 +29,17 @@ static void generation_free(struct sl_generation *g)
         sl_run_close(g->run);
     sl_generate_done(&g->req);
     sl_text_stream_done(&g->text);
+    sl_buf_done(&g->state);
+    sl_free(g->key);
     if (g->has_timer)
         uv_close((uv_handle_t *)&g->head_timer, on_timer_closed);
     else
         sl_free(g);
 }
 
-static void free_if_through(struct sl_generation *g)
+void sl_generation_settle(struct sl_generation *g)
 {
-    if (!g->ex && g->over)
+    if (!g->ex && g->over && !g->awaits_state && !g->ephemeral)
         generation_free(g);
 }
 
@@ -55,9 +57,36 @@ static void stream(struct sl_generation *g)
         sl_run_cancel(g->run, false);
 }
 
+/* A copy: the answer names the stop that ended it, when the request is long gone. */
+static void add_stop(struct sl_generation *g, const void *bytes, size_t n)
+{
+    assert(g->n_stops < SL_STOPS_MAX && n <= SL_STOP_BYTES_MAX);
+    memcpy(g->stop_bytes[g->n_stops], bytes, n);
+    g->stops[g->n_stops] = (struct sl_stop){.bytes = g->stop_bytes[g->n_stops], .n = n};
+    g->n_stops++;
+}
+
+/* What goes on is the paused turn's: its settings, and where its text stood. */
+static void adopt(struct sl_generation *g)
+{
+    const struct sl_paused_turn *p = g->run ? sl_run_paused(g->run) : NULL;
+    if (!p || g->adopted)
+        return;
+    g->adopted = true;
+    g->req.logprobs = p->logprobs;
+    g->req.sampling.seed = p->sampling.seed;
+    g->is_chat = p->chat_template != NULL;
+    g->reply_started = p->reply_started;
+    g->n_stops = 0;
+    for (size_t i = 0; i < p->n_stops; i++)
+        add_stop(g, p->stops[i].bytes, p->stops[i].n);
+    sl_buf_put(&g->text.raw, p->utf8_tail, p->n_utf8_tail);
+}
+
 static void on_news(struct sl_run *r, void *user)
 {
     struct sl_generation *g = user;
+    adopt(g);
     const struct sl_turn *t = sl_run_turn(r);
     if (!g->first_us && t && sl_turn_released(t))
         g->first_us = now_us();
@@ -78,19 +107,38 @@ static void observe(const struct sl_generation *g, const struct sl_run_result *r
                           (double)(now - first) / 1e6 / (double)(res->n_tokens - 1));
 }
 
-static void on_done(struct sl_run *r, void *user)
+void sl_generation_finish(struct sl_generation *g)
 {
-    struct sl_generation *g = user;
-    const struct sl_run_result *res = sl_run_result(r);
-    g->over = true;
-    observe(g, res);
-    if (g->ex && res->error.code)
-        sl_answer_fail(g, &res->error);
+    const struct sl_run_result *res = sl_run_result(g->run);
+    const struct sl_error *err = res->error.code ? &res->error : &g->state_error;
+    if (g->ex && err->code)
+        sl_answer_fail(g, err);
     else if (g->ex && g->req.stream)
         stream(g);
     else if (g->ex)
         sl_answer_whole(g);
-    free_if_through(g);
+    if (g->ephemeral)
+        sl_stateless_forget(g); /* it settles then */
+    else
+        sl_generation_settle(g);
+}
+
+static void on_done(struct sl_run *r, void *user)
+{
+    struct sl_generation *g = user;
+    adopt(g);
+    g->over = true;
+    observe(g, sl_run_result(r));
+    if (g->ephemeral)
+        sl_stateless_over(g);
+    else
+        sl_generation_finish(g);
+}
+
+static void on_answer(struct sl_run *r, void *user, struct sl_buf *b)
+{
+    (void)r;
+    sl_answer_body(user, b);
 }
 
 static void on_writable(struct sl_exchange *ex, void *user)
@@ -98,7 +146,7 @@ static void on_writable(struct sl_exchange *ex, void *user)
     struct sl_generation *g = user;
     (void)ex;
     stream(g);
-    free_if_through(g);
+    sl_generation_settle(g);
 }
 
 static void on_abort(struct sl_exchange *ex, void *user)
@@ -106,12 +154,12 @@ static void on_abort(struct sl_exchange *ex, void *user)
     struct sl_generation *g = user;
     if (!g->over) {
         sl_metric_add(sl_server_metrics(g->app->server), SL_M_TURNS_ABORTED, 1);
-        if (g->req.on_disconnect != SL_ON_DISCONNECT_CONTINUE)
+        if (g->run && g->req.on_disconnect != SL_ON_DISCONNECT_CONTINUE)
             sl_run_cancel(g->run, g->req.on_disconnect == SL_ON_DISCONNECT_COMMIT);
     }
     g->ex = NULL;
     sl_exchange_cut(ex);
-    free_if_through(g);
+    sl_generation_settle(g);
 }
 
 static const struct sl_exchange_events events = {.abort = on_abort, .writable = on_writable};
@@ -119,31 +167,14 @@ static const struct sl_exchange_events events = {.abort = on_abort, .writable = 
 static void on_head_timer(uv_timer_t *timer)
 {
     struct sl_generation *g = timer->data;
-    if (g->ex)
-        sl_answer_begin(g);
+    if (!g->ex || !g->run || !g->req.stream)
+        return;
+    sl_answer_begin(g);
     if (!g->ex && !g->over)
         sl_run_cancel(g->run, false);
 }
 
 /* --- request -> turn -------------------------------------------------------------------------- */
-
-static enum sl_code refuse_later_features(const struct sl_exchange *ex,
-                                          const struct sl_generate_request *q, struct sl_error *err)
-{
-    const struct {
-        bool asked;
-        const char *name;
-    } row[] = {
-        {q->initial_state != NULL, "initial_state"},
-        {q->return_state, "return_state"},
-        {q->input.kind == SL_INPUT_RESUME, "resume"},
-    };
-    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-        if (row[i].asked)
-            return sl_fail_param(err, SL_E_UNSUPPORTED, row[i].name, "%s is not supported yet",
-                                 row[i].name);
-    return sl_app_refuse_idempotency_key(ex, err);
-}
 
 static enum sl_code find_session(struct sl_generation *g, struct sl_session **ret,
                                  struct sl_error *err)
@@ -152,27 +183,18 @@ static enum sl_code find_session(struct sl_generation *g, struct sl_session **re
     enum sl_code c = sl_app_session(g->ex, g->req.session, &s, err);
     if (c)
         return c;
-    const char *if_match = sl_exchange_header(g->ex, "If-Match");
     if (s) {
         memcpy(g->session, s->id, sizeof g->session);
         memcpy(g->incarnation, s->incarnation, sizeof g->incarnation);
-        c = sl_session_match(s, if_match, err);
-    } else if (if_match) {
+    } else if (sl_exchange_header(g->ex, "If-Match")) {
         c = sl_fail_param(err, SL_E_INVALID_VALUE, "If-Match",
                           "the header If-Match was sent, but no session is named");
+    } else if (g->req.input.kind == SL_INPUT_RESUME) {
+        c = sl_fail_param(err, SL_E_MISSING_FIELD, "session", "resume needs a session");
     }
     if (!c)
         *ret = s;
     return c;
-}
-
-/* A copy: the answer names the stop that ended it, when the request is long gone. */
-static void add_stop(struct sl_generation *g, const void *bytes, size_t n)
-{
-    assert(g->n_stops < SL_STOPS_MAX && n <= SL_STOP_BYTES_MAX);
-    memcpy(g->stop_bytes[g->n_stops], bytes, n);
-    g->stops[g->n_stops] = (struct sl_stop){.bytes = g->stop_bytes[g->n_stops], .n = n};
-    g->n_stops++;
 }
 
 static enum sl_code gather_stops(struct sl_generation *g, struct sl_error *err)
@@ -204,19 +226,31 @@ static enum sl_code draw_seed(struct sl_generation *g, struct sl_error *err)
     return SL_OK;
 }
 
-/* `rendered`: where messages become text; it may go once the run has started. */
-static enum sl_code start_run(struct sl_generation *g, struct sl_session *s,
-                              struct sl_buf *rendered, struct sl_error *err)
+/* The run has copied what it needs, and a long prompt would lie about as long as it runs. */
+static void forget_request(struct sl_generation *g)
+{
+    if (g->ex)
+        sl_exchange_drop_body(g->ex);
+    sl_pool_done(&g->req.pool);
+    g->req.input = (struct sl_input){.kind = SL_INPUT_NONE};
+    g->req.session = g->req.model = NULL;
+    g->req.stops = NULL;
+    g->req.stop_tokens = NULL;
+    g->req.sampling.bias = NULL;
+}
+
+enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
 {
     const struct sl_generate_request *q = &g->req;
     struct sl_text text = q->input.text;
+    struct sl_buf rendered;
+    enum sl_code c = SL_OK;
+    sl_buf_init(&rendered, sl_app_rendered_max(g->app));
     if (g->is_chat) {
-        sl_chat_render(rendered, g->app->chat, q->input.messages, q->input.n_messages,
+        sl_chat_render(&rendered, g->app->chat, q->input.messages, q->input.n_messages,
                        s && s->tokens_seen > 0, q->max_tokens > 0);
-        enum sl_code c = sl_buf_code(rendered, err);
-        if (c)
-            return c;
-        text = (struct sl_text){.s = rendered->data, .n = rendered->len};
+        c = sl_buf_code(&rendered, err);
+        text = (struct sl_text){.s = rendered.data, .n = rendered.len};
     }
     struct sl_run_spec spec = {
         .session = s,
@@ -232,31 +266,26 @@ static enum sl_code start_run(struct sl_generation *g, struct sl_session *s,
         .n_stop_tokens = q->n_stop_tokens,
         .ignore_eos = q->ignore_eos,
         .logprobs = q->logprobs,
+        .resume = q->input.kind == SL_INPUT_RESUME,
+        .chat_template = g->is_chat ? g->app->chat->name : NULL,
+        .idempotency_key = g->key,
+        .answer = on_answer,
         .news = on_news,
         .done = on_done,
         .user = g,
     };
-    return sl_run_start(g->app->turns, &spec, &g->run, err);
+    memcpy(spec.request_hash, g->body_hash, sizeof spec.request_hash);
+    if (!c)
+        c = sl_run_start(g->app->turns, &spec, &g->run, err);
+    sl_buf_done(&rendered);
+    if (!c)
+        forget_request(g);
+    return c;
 }
 
-/* The run has copied what it needs, and a long prompt would lie about as long as it runs. */
-static void forget_request(struct sl_generation *g)
-{
-    sl_exchange_drop_body(g->ex);
-    sl_pool_done(&g->req.pool);
-    g->req.input = (struct sl_input){.kind = SL_INPUT_NONE};
-    g->req.session = g->req.model = NULL;
-    g->req.stops = NULL;
-    g->req.stop_tokens = NULL;
-    g->req.sampling.bias = NULL;
-}
-
-static enum sl_code start(struct sl_generation *g, struct sl_error *err)
+static enum sl_code prepare(struct sl_generation *g, struct sl_session **ret, struct sl_error *err)
 {
     size_t n;
-    struct sl_session *s = NULL;
-    struct sl_buf rendered;
-    sl_buf_init(&rendered, sl_app_rendered_max(g->app));
     const char *body = sl_exchange_body(g->ex, &n);
     enum sl_code c = g->dialect->decode(&g->req, body, n, &g->app->limits, err);
     if (c)
@@ -265,29 +294,53 @@ static enum sl_code start(struct sl_generation *g, struct sl_error *err)
     if (g->req.logprobs > 0 && (size_t)g->req.logprobs > g->app->limits.vocab_size)
         g->req.logprobs = (int)g->app->limits.vocab_size;
     g->is_chat = g->req.input.kind == SL_INPUT_MESSAGES;
-    c = refuse_later_features(g->ex, &g->req, err);
+    g->stateless = g->req.initial_state || g->req.return_state;
+    c = sl_app_check_model(g->app, g->req.model, err);
     if (!c)
-        c = sl_app_check_model(g->app, g->req.model, err);
+        c = find_session(g, ret, err);
+    if (!c && g->stateless)
+        c = sl_stateless_check(g, err);
     if (!c)
-        c = find_session(g, &s, err);
+        c = sl_keyed_take(g, body, n, err);
     if (!c)
         c = gather_stops(g, err);
     if (!c)
         c = draw_seed(g, err);
     if (!c)
         c = sl_random_id(g->id, sizeof g->id, g->dialect->id_prefix, err);
-    if (!c)
-        c = start_run(g, s, &rendered, err);
-    sl_buf_done(&rendered);
-    if (!c)
-        forget_request(g);
     return c;
+}
+
+/* The turn begins now, or when its session's memory is there. */
+static enum sl_code start(struct sl_generation *g, struct sl_error *err)
+{
+    struct sl_session *s = NULL;
+    enum sl_code c = prepare(g, &s, err);
+    if (c)
+        return c;
+    if (g->key)
+        return sl_keyed_start(g, s, err);
+    if (g->stateless) {
+        sl_stateless_start(g);
+        return SL_OK;
+    }
+    if (s)
+        c = sl_session_match(s, sl_exchange_header(g->ex, "If-Match"), err);
+    return c ? c : sl_generation_run(g, s, err);
+}
+
+void sl_generation_fail(struct sl_generation *g, const struct sl_error *err)
+{
+    if (g->ex)
+        sl_answer_fail(g, err);
+    g->ex = NULL;
+    generation_free(g);
 }
 
 static void start_timer(struct sl_generation *g)
 {
     uint64_t ms = g->app->config->ping_interval_ms;
-    if (!g->req.stream || !ms)
+    if (!ms)
         return;
     g->has_timer = uv_timer_init(sl_server_loop(g->app->server), &g->head_timer) == 0;
     if (!g->has_timer)
@@ -317,13 +370,11 @@ static void handle(struct sl_exchange *ex, enum sl_dialect dialect)
     g->created = (int64_t)time(NULL);
     g->started_us = sl_exchange_started_us(ex);
     sl_text_stream_init(&g->text, app->tokenizer);
-    if (start(g, &err)) {
-        sl_answer_fail(g, &err);
-        generation_free(g);
-        return;
-    }
+    sl_buf_init(&g->state, SL_RESPONSE_BYTES_MAX);
     sl_exchange_on(ex, &events, g);
     start_timer(g);
+    if (start(g, &err))
+        sl_generation_fail(g, &err);
 }
 
 static void post_generate(struct sl_exchange *ex)

@@ -50,6 +50,19 @@ struct sl_generation {
     size_t n_stops;
     unsigned char stop_bytes[SL_STOPS_MAX][SL_STOP_BYTES_MAX];
 
+    /* The session's memory, when it is the client's own (stateless.c). */
+    bool stateless;
+    struct sl_session *ephemeral;
+    bool awaits_state;   /* the turn is over, its state is being written */
+    struct sl_buf state; /* base64 */
+    struct sl_error state_error;
+
+    /* Idempotency-Key (keyed.c). */
+    char *key;
+    unsigned char body_hash[16];
+
+    bool adopted; /* resume: the paused turn's settings are taken over */
+
     /* What the client has so far. */
     struct sl_text_stream text;
     bool reply_started; /* sl_chat_reply_text()'s */
@@ -78,5 +91,30 @@ void sl_answer_whole(struct sl_generation *g);
 /* The run failed, or the answer cannot be made: an error, in the stream where that has begun; the
  * exchange is over. */
 void sl_answer_fail(struct sl_generation *g, const struct sl_error *err);
+
+/* The whole answer as it is kept for a retry: everything from the start, whatever was streamed. */
+void sl_answer_body(const struct sl_generation *g, struct sl_buf *b);
+
+/* generate.c, for the two below: the run begins (messages are rendered now). */
+SL_NODISCARD enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s,
+                                            struct sl_error *err);
+/* It failed before a run began; answers and frees. */
+void sl_generation_fail(struct sl_generation *g, const struct sl_error *err);
+/* The run is over and everything is there: the end of the answer. */
+void sl_generation_finish(struct sl_generation *g);
+/* Frees it when client and run are through. */
+void sl_generation_settle(struct sl_generation *g);
+
+/* keyed.c: the header's key, then a kept answer or a run. */
+SL_NODISCARD enum sl_code sl_keyed_take(struct sl_generation *g, const void *body, size_t n,
+                                        struct sl_error *err);
+SL_NODISCARD enum sl_code sl_keyed_start(struct sl_generation *g, struct sl_session *s,
+                                         struct sl_error *err);
+
+/* stateless.c: initial_state, return_state. */
+SL_NODISCARD enum sl_code sl_stateless_check(const struct sl_generation *g, struct sl_error *err);
+void sl_stateless_start(struct sl_generation *g);
+void sl_stateless_over(struct sl_generation *g); /* the run has ended: its state, then the finish */
+void sl_stateless_forget(struct sl_generation *g);
 
 #endif

@@ -124,8 +124,8 @@ static void read_address(struct server *s)
 
 struct server *server_start_loading(const char *const *args)
 {
-    const char *all[ARGS_MAX + 1] = {"serve", "--listen", "127.0.0.1:0"};
-    size_t n = 3;
+    const char *all[ARGS_MAX + 1] = {"serve", "--listen", "127.0.0.1:0", "--store", "memory"};
+    size_t n = 5;
     for (size_t i = 0; args[i]; i++) {
         assert_true(n < ARGS_MAX);
         all[n++] = args[i];

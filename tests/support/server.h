@@ -23,8 +23,9 @@ struct server {
     size_t n_log;
 };
 
-/* Starts `$SLATE_BUILD/slate serve --listen 127.0.0.1:0 ARGS…` (build/release without SLATE_BUILD;
- * args ends with NULL; a --listen in it counts) and waits until it is ready. */
+/* Starts `$SLATE_BUILD/slate serve --listen 127.0.0.1:0 --store memory ARGS…` (build/release
+ * without SLATE_BUILD; args ends with NULL; a --listen or --store in it counts) and waits until it
+ * is ready. */
 struct server *server_start(const char *const *args);
 /* The same, but returns as soon as it listens: the model may still be loading. */
 struct server *server_start_loading(const char *const *args);

@@ -1,0 +1,105 @@
+/* keyed.c: Idempotency-Key: a retried turn is answered again instead of running twice.
+ *
+ * The answers of the last four keys of a session are kept with it for a day, written with the
+ * turn's commit (sessions.h). The same key with another body is a mistake (422); one whose turn
+ * still runs is a 409. A turn that failed or was rolled back keeps nothing: its retry runs.
+ * If-Match is looked at after the key, because the first try has moved the session on. */
+#include <string.h>
+#include <xxhash.h>
+
+#include "engine/base/mem.h"
+#include "server/api/generation.h"
+#include "server/residency.h"
+
+enum { KEY_BYTES_MAX = 255 };
+
+enum sl_code sl_keyed_take(struct sl_generation *g, const void *body, size_t n,
+                           struct sl_error *err)
+{
+    const char *key = sl_exchange_header(g->ex, "Idempotency-Key");
+    if (!key)
+        return SL_OK;
+    size_t len = strlen(key);
+    for (size_t i = 0; i < len; i++)
+        if (key[i] < 0x21 || key[i] > 0x7E)
+            len = 0;
+    if (!len || len > KEY_BYTES_MAX)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "Idempotency-Key",
+                             "Idempotency-Key must be 1 to %d visible ASCII characters",
+                             KEY_BYTES_MAX);
+    if (!g->session[0])
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "Idempotency-Key",
+                             "Idempotency-Key needs a session, where the answer is kept");
+    if (g->req.stream && g->req.dialect != SL_DIALECT_SLATE)
+        return sl_fail_param(err, SL_E_UNSUPPORTED, "Idempotency-Key",
+                             "with Idempotency-Key this route answers whole only: leave stream "
+                             "away, or use /v1/generate");
+    XXH128_canonical_t hash;
+    XXH128_canonicalFromHash(&hash, XXH3_128bits(body, n));
+    memcpy(g->body_hash, hash.digest, sizeof g->body_hash);
+    g->key = sl_strdup(key);
+    return g->key ? SL_OK : sl_fail(err, SL_E_NO_MEMORY, "no memory for the request");
+}
+
+/* As it was; streamed it is one event with everything in it. */
+static void answer_again(struct sl_generation *g, const struct sl_session *s,
+                         const struct sl_answer *a)
+{
+    struct sl_exchange *ex = g->ex;
+    g->ex = NULL;
+    sl_app_session_headers(ex, s);
+    sl_exchange_add_header(ex, "Idempotent-Replayed", "true");
+    if (!g->req.stream) {
+        sl_exchange_reply(ex, 200, "application/json", a->body, a->n_body);
+        return;
+    }
+    struct sl_buf b;
+    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
+    sl_sse_event(&b, a->body, a->n_body);
+    sl_sse_done(&b);
+    sl_exchange_stream(ex, 200, SL_SSE_CONTENT_TYPE, ": ping\n\n");
+    bool ok = !sl_buf_code(&b, NULL);
+    if (ok)
+        (void)sl_exchange_write(ex, b.data, b.len);
+    sl_buf_done(&b);
+    if (ok)
+        sl_exchange_end(ex);
+    else
+        sl_exchange_cut(ex);
+}
+
+static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_generation *g = arg;
+    struct sl_error own;
+    if (err || !g->ex) {
+        sl_generation_fail(g, err);
+        return;
+    }
+    const struct sl_answer *a = sl_session_answer(g->app->sessions, s, g->key);
+    if (a && !memcmp(a->request_hash, g->body_hash, sizeof g->body_hash)) {
+        answer_again(g, s, a);
+        sl_generation_fail(g, NULL); /* only frees it: it is answered */
+        return;
+    }
+    enum sl_code c = SL_OK;
+    if (a)
+        c = sl_fail_param(&own, SL_E_IDEMPOTENCY_MISMATCH, "Idempotency-Key",
+                          "this key was used for another body; every new request needs its own");
+    else
+        c = sl_session_match(s, sl_exchange_header(g->ex, "If-Match"), &own);
+    if (!c)
+        c = sl_generation_run(g, s, &own);
+    if (c)
+        sl_generation_fail(g, &own);
+}
+
+enum sl_code sl_keyed_start(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
+{
+    const char *running = s->run ? sl_run_idempotency_key(s->run) : NULL;
+    if (running && !strcmp(running, g->key))
+        return sl_fail_param(err, SL_E_IDEMPOTENCY_IN_FLIGHT, "Idempotency-Key",
+                             "a request with this key is being answered; ask again later");
+    sl_sessions_ready(g->app->sessions, s, on_ready, g);
+    return SL_OK;
+}

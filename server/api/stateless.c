@@ -1,0 +1,90 @@
+/* stateless.c: initial_state and return_state: the client keeps the memory, the server nothing.
+ *
+ * Inside, the memory is a session like any other, so that it has the same bits; but of a tenant
+ * that no key can have, never in the store, and gone with the answer. */
+#include "engine/base/mem.h"
+#include "server/api/generation.h"
+#include "server/residency.h"
+
+enum sl_code sl_stateless_check(const struct sl_generation *g, struct sl_error *err)
+{
+    const char *field = g->req.initial_state ? "initial_state" : "return_state";
+    if (g->session[0])
+        return sl_fail_param(err, SL_E_INVALID_VALUE, field,
+                             "%s is for requests without a session: with one the server keeps the "
+                             "memory (GET /v1/sessions/%s/snapshot gives it)",
+                             field, g->session);
+    if (g->req.dialect != SL_DIALECT_SLATE && g->req.return_state)
+        return sl_fail_param(err, SL_E_UNSUPPORTED, "return_state",
+                             "return_state is answered by /v1/generate only");
+    return SL_OK;
+}
+
+static void on_gone(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_generation *g = arg;
+    (void)s;
+    (void)err; /* it is not in the store: nothing can be in the way */
+    g->ephemeral = NULL;
+    sl_generation_settle(g);
+}
+
+void sl_stateless_forget(struct sl_generation *g)
+{
+    sl_sessions_delete(g->app->sessions, g->ephemeral, on_gone, g);
+}
+
+static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_generation *g = arg;
+    struct sl_error own;
+    if (err) {
+        sl_generation_fail(g, err);
+        return;
+    }
+    g->ephemeral = s;
+    if (g->ex && !sl_generation_run(g, s, &own))
+        return;
+    if (g->ex)
+        sl_answer_fail(g, &own);
+    g->over = true; /* no run will be */
+    sl_stateless_forget(g);
+}
+
+void sl_stateless_start(struct sl_generation *g)
+{
+    const struct sl_generate_request *q = &g->req;
+    struct sl_sessions *ss = g->app->sessions;
+    struct sl_text none = {NULL, 0};
+    if (q->initial_state)
+        sl_sessions_restore(ss, SL_EPHEMERAL_TENANT, NULL, NULL, 0, none, SL_RESTORE_SNAPSHOT,
+                            q->initial_state, q->n_initial_state, NULL, on_made, g);
+    else
+        sl_sessions_create(ss, SL_EPHEMERAL_TENANT, NULL, 0, none, on_made, g);
+}
+
+static void on_encoded(void *arg, struct sl_session *s, const struct sl_encoded *e,
+                       const struct sl_error *err)
+{
+    struct sl_generation *g = arg;
+    (void)s;
+    if (e) {
+        sl_buf_put_base64(&g->state, e->data, e->n);
+        sl_free(e->data);
+        (void)sl_buf_code(&g->state, &g->state_error);
+    } else {
+        g->state_error = *err;
+    }
+    g->awaits_state = false;
+    sl_generation_finish(g);
+}
+
+void sl_stateless_over(struct sl_generation *g)
+{
+    if (!g->ex || !g->req.return_state || sl_run_result(g->run)->error.code) {
+        sl_generation_finish(g);
+        return;
+    }
+    g->awaits_state = true;
+    sl_sessions_encode(g->app->sessions, g->ephemeral, SL_DTYPE_F32, on_encoded, g);
+}
