@@ -460,14 +460,18 @@ static void test_null_and_unknown_fields(void **state)
     gen_done(&nulls);
 }
 
-static void test_later_fields_are_refused(void **state)
+static void test_states_of_the_client(void **state)
 {
     (void)state;
     struct client *c = tiny.client;
-    expect_error(post(c, "/v1/generate", "{'prompt':'a','return_state':true}"), 400, "unsupported",
-                 "return_state");
-    expect_error(post(c, "/v1/generate", "{'prompt':'a','initial_state':'AAAA'}"), 400,
-                 "unsupported", "initial_state");
+    struct reply *r = expect(
+        post(c, "/v1/generate", "{'prompt':'a','max_tokens':3,'return_state':true}"), 200);
+    assert_true(strlen(str_at(r->json, "state")) > 100000);
+    reply_free(r);
+    expect_error(post(c, "/v1/generate", "{'prompt':'a','initial_state':'AAAA'}"), 422,
+                 "snapshot_corrupt", NULL);
+    expect_error(post(c, "/v1/generate", "{'session':'x','prompt':'a','return_state':true}"), 404,
+                 "session_not_found", "session");
 }
 
 static void test_model_names(void **state)
@@ -519,7 +523,7 @@ int main(void)
         cmocka_unit_test(test_max_time),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_null_and_unknown_fields),
-        cmocka_unit_test(test_later_fields_are_refused),
+        cmocka_unit_test(test_states_of_the_client),
         cmocka_unit_test_setup_teardown(test_model_names, start_bytes, stop_bytes),
         cmocka_unit_test_setup_teardown(test_empty_prompt, start_bytes, stop_bytes),
     };

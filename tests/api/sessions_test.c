@@ -121,8 +121,8 @@ static void test_create_from(void **state)
     assert_int_equal(json_object_size(at(r->json, "metadata")), 0);
     reply_free(r);
     expect_error(post(c, "/v1/sessions", "{'from':'nobody'}"), 404, "session_not_found", "session");
-    expect_error(post(c, "/v1/sessions", "{'from':{'snapshot':'AAAA'}}"), 400, "unsupported",
-                 "from");
+    expect_error(post(c, "/v1/sessions", "{'from':{'snapshot':'AAAA'}}"), 422, "snapshot_corrupt",
+                 NULL);
 }
 
 static void test_names(void **state)
