@@ -24,7 +24,7 @@ FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-r
 # What Debian calls the packages. `deps` is what building and running needs, `deps-test` what the
 # tests need besides.
 DEPS := gcc make pkg-config libc6-dev libuv1-dev node-llhttp libjansson-dev libxxhash-dev
-DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs
+DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx
 DEPS_TIDY := clang-tidy clang-format
 DEPS_FUZZ := clang libclang-rt-14-dev
 
@@ -69,7 +69,8 @@ UNIT_TESTS := $(call tests_in,unit)
 VECTOR_TESTS := $(call tests_in,vectors)
 API_TESTS := $(call tests_in,api)
 FAULT_TESTS := $(call tests_in,fault)
-TESTS := $(UNIT_TESTS) $(VECTOR_TESTS) $(FAULT_TESTS) $(API_TESTS)
+CLUSTER_TESTS := $(call tests_in,cluster)
+TESTS := $(UNIT_TESTS) $(VECTOR_TESTS) $(FAULT_TESTS) $(API_TESTS) $(CLUSTER_TESTS)
 BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*_bench.c))
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/*_fuzz.c))
 REPLAYS := $(patsubst %.c,$(B)/%_replay,$(wildcard tests/fuzz/*_fuzz.c))

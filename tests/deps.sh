@@ -34,6 +34,25 @@ if [ "$(id -u)" != 0 ]; then
         exit 1
     }
 fi
+
+# Some packages are wanted for their programs, but start a service too, now and at every boot. That
+# is prevented, unless the system has a policy of its own.
+services=
+for p in $missing; do
+    case $p in haproxy | nginx) services="$services $p" ;; esac
+done
+policy=/usr/sbin/policy-rc.d
+if [ -n "$services" ] && [ ! -e $policy ]; then
+    printf '#!/bin/sh\nexit 101\n' | $root tee $policy >/dev/null
+    trap '$root rm -f $policy' EXIT
+    trap 'exit 1' INT TERM
+    $root chmod 755 $policy
+fi
+
 $root apt-get update -q
 # shellcheck disable=SC2086
 $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+if [ -n "$services" ] && command -v systemctl >/dev/null; then
+    # shellcheck disable=SC2086
+    $root systemctl disable -q $services || true
+fi
