@@ -24,7 +24,7 @@ FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-r
 # What Debian calls the packages. `deps` is what building and running needs, `deps-test` what the
 # tests need besides.
 DEPS := gcc make pkg-config libc6-dev libuv1-dev node-llhttp libjansson-dev libxxhash-dev
-DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx
+DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx python3-numpy
 DEPS_TIDY := clang-tidy clang-format
 DEPS_FUZZ := clang libclang-rt-14-dev
 

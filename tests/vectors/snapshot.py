@@ -1,0 +1,119 @@
+"""Opens, changes and writes snapshots with nothing but struct, json and NumPy, as anybody could.
+
+    snapshot.py dump FILE                        metadata, tensors and values, a line each
+    snapshot.py sha FILE                         SHA-256 of all F32 values, tensors by name
+    snapshot.py edit IN OUT NAME INDEX VALUE     one value changed (INDEX counts in C order)
+    snapshot.py average A B OUT                  the mean of two memories
+    snapshot.py meta IN OUT KEY VALUE            an entry of the metadata changed
+
+The format, whole: 8 bytes of little-endian length, a JSON object, the data. Each key is a tensor
+{"dtype", "shape", "data_offsets"} in row-major order, "__metadata__" maps strings to strings. BF16
+is the upper half of an F32; I8 has a scale for each row of its last axis in NAME.scale. What is
+changed is no longer what the digests say, so they are dropped.
+"""
+import hashlib
+import json
+import struct
+import sys
+
+import numpy as np
+
+TYPES = {"F32": "<f4", "BF16": "<u2", "I8": "i1", "I64": "<i8"}
+NAMES = {np.dtype("<f4"): "F32", np.dtype("<i8"): "I64"}
+
+
+def load(path):
+    """The metadata, and the tensors as they lie there: (name, dtype, array), in order."""
+    with open(path, "rb") as f:
+        raw = f.read()
+    (n,) = struct.unpack_from("<Q", raw)
+    header = json.loads(raw[8 : 8 + n].decode("utf-8"))
+    metadata = header.pop("__metadata__")
+    tensors, end = [], 0
+    for name, t in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        a, b = t["data_offsets"]
+        assert a == end, f"{name} begins at {a}, not at {end}"
+        values = np.frombuffer(raw, TYPES[t["dtype"]], offset=8 + n + a, count=int(np.prod(t["shape"])))
+        assert values.nbytes == b - a, name
+        tensors.append((name, t["dtype"], values.reshape(t["shape"])))
+        end = b
+    assert 8 + n + end == len(raw), "bytes that belong to no tensor"
+    return metadata, tensors
+
+
+def decoded(tensors):
+    """F32 and I64 only, by name."""
+    stored = {name: (dtype, a) for name, dtype, a in tensors}
+    out = {}
+    for name, (dtype, a) in stored.items():
+        if dtype == "BF16":
+            out[name] = (a.astype("<u4") << 16).view("<f4")
+        elif dtype == "I8":
+            scale = stored[name + ".scale"][1]
+            out[name] = a.astype("<f4") * (scale[..., None] if a.ndim > 1 else scale)
+        elif not (name.endswith(".scale") and stored.get(name[:-6], ("",))[0] == "I8"):
+            out[name] = a.copy()
+    return out
+
+
+def save(path, metadata, arrays):
+    header, data = {"__metadata__": metadata}, b""
+    for name, a in arrays.items():
+        header[name] = {
+            "dtype": NAMES[a.dtype],
+            "shape": list(a.shape),
+            "data_offsets": [len(data), len(data) + a.nbytes],
+        }
+        data += a.tobytes()
+    text = json.dumps(header).encode("utf-8")
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def dump(path):
+    metadata, tensors = load(path)
+    for key, value in metadata.items():
+        print("meta", key, value.encode("utf-8").hex() or "-")
+    for name, dtype, a in tensors:
+        print("tensor", name, dtype, ",".join(map(str, a.shape)))
+    for name, a in decoded(tensors).items():
+        for i, v in enumerate(a.ravel()):
+            print("value", name, i, float(v).hex())
+
+
+def sha(path):
+    h = hashlib.sha256()
+    for name, a in sorted(decoded(load(path)[1]).items()):
+        if a.dtype == np.dtype("<f4"):
+            h.update(a.tobytes())
+    print(h.hexdigest())
+
+
+def edit(source, target, name, index, value):
+    metadata, tensors = load(source)
+    arrays = decoded(tensors)
+    arrays[name].ravel()[int(index)] = np.float32(value)
+    del metadata["payload.xxh3"]
+    save(target, metadata, arrays)
+
+
+def average(a, b, target):
+    metadata, tensors = load(a)
+    x, y = decoded(tensors), decoded(load(b)[1])
+    for name in x:
+        if x[name].dtype == np.dtype("<f4"):
+            x[name] = (x[name] + y[name]) / np.float32(2)
+    del metadata["payload.xxh3"]
+    save(target, metadata, x)
+
+
+def meta(source, target, key, value):
+    metadata, tensors = load(source)
+    metadata[key] = value
+    del metadata["metadata.xxh3"], metadata["payload.xxh3"]
+    save(target, metadata, decoded(tensors))
+
+
+if __name__ == "__main__":
+    commands = {"dump": dump, "sha": sha, "edit": edit, "average": average, "meta": meta}
+    commands[sys.argv[1]](*sys.argv[2:])
