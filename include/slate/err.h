@@ -73,7 +73,7 @@
     X(NO_MEMORY, "out_of_memory", 503, "server_error", "not enough memory")                        \
     X(SERVER_FULL, "server_full", 503, "server_error", "the server is full")                       \
     X(SESSIONS_FULL, "sessions_full", 503, "server_error", "no room for another session")          \
-    X(STORE_FULL, "store_full", 507, "server_error", "no space left where sessions are stored")    \
+    X(STORE_FULL, "store_full", 503, "server_error", "no space left where sessions are stored")    \
     X(STORE_LOCKED, "store_locked", 500, "server_error", "another server has this store")          \
     X(STORE_CORRUPT, "store_corrupt", 500, "server_error", "the store contradicts itself")         \
     X(DRAINING, "draining", 503, "server_error", "the server is shutting down")                    \
