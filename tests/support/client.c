@@ -18,7 +18,7 @@
 
 #include "engine/base/mem.h"
 
-enum { BODY_MAX = 64 << 20, FMT_MAX = 16 << 20 };
+enum { BODY_MAX = 64 << 20, FMT_MAX = 16 << 20, RECORDED_BYTES = 64 << 10 };
 
 struct client {
     CURLM *multi;
@@ -34,6 +34,7 @@ struct call {
     CURL *easy;
     struct curl_slist *headers;
     char *url, *method, *request_body;
+    size_t n_request_body;
     struct reply *r;
     size_t parsed; /* bytes of the body that were taken apart into events */
     bool sse;
@@ -73,13 +74,35 @@ static json_t *record_headers(const struct reply *r)
     return list;
 }
 
-static void record(const struct reply *r)
+/* The request's body where it is JSON and not huge; else null. */
+static json_t *record_request(const struct call *k)
 {
-    static unsigned n_scrapes;
-    if (!r->status)
-        return; /* nothing was answered */
-    if (!strcmp(r->path, "/metrics") && r->status == 200 && n_scrapes++ >= 8)
-        return; /* polled */
+    json_t *j = NULL;
+    if (k->n_request_body <= RECORDED_BYTES && k->n_request_body)
+        j = json_loadb(k->request_body, k->n_request_body, JSON_ALLOW_NUL, NULL);
+    return j ? j : json_null();
+}
+
+/* Asked again and again until something happens: the first answers are enough. */
+static bool is_poll(const struct reply *r)
+{
+    enum { ENOUGH = 4 };
+    static char last[300];
+    static unsigned n;
+    if (strcmp(r->method, "GET") != 0 || strlen(r->path) >= sizeof last || r->status != 200) {
+        last[0] = '\0';
+        return false;
+    }
+    n = strcmp(r->path, last) ? 0 : n + 1;
+    snprintf(last, sizeof last, "%s", r->path);
+    return n >= ENOUGH;
+}
+
+static void record(const struct call *k)
+{
+    const struct reply *r = k->r;
+    if (!r->status || is_poll(r)) /* nothing was answered, or the same question again */
+        return;
     json_t *body = r->json ? json_incref(r->json) : json_stringn(r->body, r->n_body);
     if (!body) {
         if (r->whole)
@@ -266,6 +289,7 @@ static void set_method(struct call *k, const void *body, size_t n_body)
         assert_non_null(k->request_body);
         if (body && n_body)
             memcpy(k->request_body, body, n_body);
+        k->n_request_body = n_body;
         curl_easy_setopt(k->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)n_body);
         curl_easy_setopt(k->easy, CURLOPT_POSTFIELDS, k->request_body);
     }
@@ -423,7 +447,7 @@ struct reply *call_finish(struct call *k)
 {
     call_until(k, never, NULL);
     struct reply *r = k->r;
-    record(r);
+    record(k);
     call_free(k);
     return r;
 }
@@ -431,7 +455,7 @@ struct reply *call_finish(struct call *k)
 void call_abort(struct call *k)
 {
     struct reply *r = k->r;
-    record(r);
+    record(k);
     call_free(k); /* taking a running transfer off its multi closes the connection */
     reply_free(r);
 }

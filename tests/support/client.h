@@ -5,9 +5,9 @@
  * hundred streams at once need no thread. Nothing here waits for time to pass: each wait is for an
  * event and has a deadline (CLIENT_DEADLINE_MS); passing it fails the test.
  *
- * Every response is also written down, one JSON line {test, method, path, status, headers, body,
- * whole}, in $SLATE_API_RECORD/PROGRAM.jsonl (by default $SLATE_BUILD/api-record/…); afterwards
- * tests/browser/openapi.test.mjs holds all of them to proto/openapi.yaml.
+ * Every response is also written down, one JSON line {test, method, path, request, status,
+ * headers, body, whole}, in $SLATE_API_RECORD/PROGRAM.jsonl (by default $SLATE_BUILD/api-record/…);
+ * afterwards tests/browser/openapi.test.mjs holds all of them to proto/openapi.yaml.
  *
  * JSON in C strings: in the arguments named fmt each ' stands for ". */
 #ifndef SLATE_TESTS_CLIENT_H
