@@ -560,7 +560,7 @@ static void test_full(void **state)
 {
     (void)state;
     struct client *c = small.client;
-    reply_free(expect(post(c, "/v1/sessions", "{'id':'a','prompt':'once','ttl_s':1}"), 201));
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'a','prompt':'once'}"), 201));
     reply_free(expect(post(c, "/v1/sessions", "{'id':'b','prompt':'upon'}"), 201));
     reply_free(expect(post(c, path_of("b", "/fork"), "{'id':'c'}"), 201));
     expect_full(post(c, "/v1/sessions", "{}"));
@@ -578,6 +578,7 @@ static void test_full(void **state)
     reply_free(expect(del(c, path_of("c", "")), 200));
     reply_free(expect(post(c, "/v1/sessions", "{'id':'d','prompt':'x'}"), 201));
     /* Room that an expired one leaves is found. */
+    reply_free(expect(patch(c, path_of("a", ""), "{'ttl_s':1}"), 200));
     until_gone(c, "a");
     reply_free(expect(post(c, "/v1/sessions", "{'id':'e','prompt':'x'}"), 201));
     expect_full(post(c, "/v1/sessions", "{'id':'f'}"));

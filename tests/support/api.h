@@ -10,7 +10,8 @@ struct api {
     struct client *client;
 };
 
-/* options: of `slate serve`, up to a NULL. Fails the test when it does not start. */
+/* options: of `slate serve`, up to a NULL; they win over those that are given here (one thread, few
+ * sessions, few words). Fails the test when it does not start. */
 void api_start(struct api *a, const char *const *options);
 /* Ends it with SIGTERM; it must have exited with 0. */
 void api_stop(struct api *a);

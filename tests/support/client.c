@@ -89,12 +89,10 @@ static bool is_poll(const struct reply *r)
     enum { ENOUGH = 4 };
     static char last[300];
     static unsigned n;
-    if (strcmp(r->method, "GET") != 0 || strlen(r->path) >= sizeof last || r->status != 200) {
-        last[0] = '\0';
-        return false;
-    }
-    n = strcmp(r->path, last) ? 0 : n + 1;
-    snprintf(last, sizeof last, "%s", r->path);
+    char now[300];
+    int len = snprintf(now, sizeof now, "%s %ld %s", r->method, r->status, r->path);
+    n = strcmp(r->method, "GET") != 0 || len >= (int)sizeof now || strcmp(now, last) ? 0 : n + 1;
+    memcpy(last, now, sizeof last);
     return n >= ENOUGH;
 }
 
@@ -109,10 +107,10 @@ static void record(const struct call *k)
             fail_msg("%s %s: the body is not UTF-8", r->method, r->path);
         return;
     }
-    json_t *line =
-        json_pack("{s:s, s:s, s:s, s:I, s:o, s:o, s:b}", "test", program_invocation_short_name,
-                  "method", r->method, "path", r->path, "status", (json_int_t)r->status, "headers",
-                  record_headers(r), "body", body, "whole", r->whole);
+    json_t *line = json_pack("{s:s, s:s, s:s, s:o, s:I, s:o, s:o, s:b}", "test",
+                             program_invocation_short_name, "method", r->method, "path", r->path,
+                             "request", record_request(k), "status", (json_int_t)r->status,
+                             "headers", record_headers(r), "body", body, "whole", r->whole);
     if (!line) /* a path that is not UTF-8 */
         return;
     json_dumpf(line, record_file, JSON_COMPACT | JSON_ENSURE_ASCII);
