@@ -35,7 +35,8 @@ static struct sl_where at(const struct sl_dir *d, const char *name)
 /* --- the folder ----------------------------------------------------------------------------------
  */
 
-/* The folder above, so that the new one's entry can be synced. */
+/* Puts the entry of the store's folder on the disk. Where the folder above may not be read, someone
+ * else made this one in it. */
 static enum sl_code sync_above(struct sl_dir *d, struct sl_error *err)
 {
     char above[4096];
@@ -49,6 +50,8 @@ static enum sl_code sync_above(struct sl_dir *d, struct sl_error *err)
     memcpy(above, d->path, n);
     memcpy(above + n, ".", 2);
     int fd = d->io->open(AT_FDCWD, above, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (fd < 0 && errno == EACCES)
+        return SL_OK;
     if (fd < 0)
         return sl_io_fail(err, "open of the folder above", at(d, NULL), errno);
     int e = sl_io_fsync(d->io, fd);
@@ -63,9 +66,6 @@ static enum sl_code open_root(struct sl_dir *d, struct sl_error *err)
     if (d->root < 0 && errno == ENOENT) {
         if (d->io->mkdir(AT_FDCWD, d->path, 0700) < 0 && errno != EEXIST)
             return sl_io_fail(err, "mkdir of", at(d, NULL), errno);
-        enum sl_code c = sync_above(d, err);
-        if (c)
-            return c;
         d->root = d->io->open(AT_FDCWD, d->path, flags, 0);
     }
     return d->root < 0 ? sl_io_fail(err, "open of", at(d, NULL), errno) : SL_OK;
@@ -176,7 +176,10 @@ static enum sl_code check_unmade(struct sl_dir *d, const struct content *content
 
 static enum sl_code write_format(struct sl_dir *d, struct sl_error *err)
 {
-    int fd = sl_io_open(d->io, d->root, FORMAT_NEW_NAME, O_WRONLY | O_CREAT | O_TRUNC);
+    /* A new file, not one of which a sync has failed before. */
+    if (d->io->unlink(d->root, FORMAT_NEW_NAME) < 0 && errno != ENOENT)
+        return sl_io_fail(err, "unlink of", at(d, FORMAT_NEW_NAME), errno);
+    int fd = sl_io_open(d->io, d->root, FORMAT_NEW_NAME, O_WRONLY | O_CREAT | O_EXCL);
     if (fd < 0)
         return sl_io_fail(err, "open of", at(d, FORMAT_NEW_NAME), errno);
     int e = sl_io_write(d->io, fd, format_text, sizeof format_text - 1, 0);
@@ -209,6 +212,8 @@ static enum sl_code make_store(struct sl_dir *d, const struct content *content,
     enum sl_code c = open_sessions(d, true, err);
     if (!c)
         c = check_unmade(d, content, err);
+    if (!c)
+        c = sync_above(d, err);
     if (c)
         return c;
     struct sl_rewrite w = {.lp = d->place};
@@ -252,6 +257,14 @@ static bool tell_damage(void *arg, struct sl_ix_session *s)
     return true;
 }
 
+/* A server that was killed may have left what it had not synced: a rewritten log's name, records.
+ * From now on they are shown, so they must stay. */
+static enum sl_code sync_found(struct sl_dir *d, struct sl_error *err)
+{
+    int e = sl_io_fdatasync(d->io, d->log->fd);
+    return e ? sl_io_fail(err, "fdatasync of", at(d, SL_LOG_NAME), e) : SL_OK;
+}
+
 static enum sl_code read_log(struct sl_dir *d, struct sl_error *err)
 {
     struct sl_log_scan scan;
@@ -268,12 +281,15 @@ static enum sl_code read_log(struct sl_dir *d, struct sl_error *err)
     enum sl_code c = sl_log_scan(&d->place, d->log->fd, &d->ix, &scan, err);
     if (c)
         return c;
-    if (scan.end < scan.size) {
+    bool torn = scan.end < scan.size;
+    if (torn)
         sl_log(SL_LOG_WARN, "the store's log had a torn end, which was cut off",
                SL_LS("store", d->path), SL_LI("offset", scan.end),
                SL_LI("bytes", scan.size - scan.end));
-        c = sl_log_cut(&d->place, d->log->fd, scan.end, err);
-    }
+    c = torn ? sl_log_cut(&d->place, d->log->fd, scan.end, err) : sync_found(d, err);
+    int e = c ? 0 : sl_io_fsync(d->io, d->root);
+    if (e)
+        c = sl_io_fail(err, "fsync of", at(d, NULL), e);
     d->log->id = scan.log_id;
     d->log_end = scan.end;
     d->marked = scan.marked;

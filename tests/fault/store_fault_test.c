@@ -153,9 +153,10 @@ static void check_twice(struct shop *st)
 }
 
 /* How many calls of the system the scenario makes; and that it rewrites. */
-static uint64_t count_calls(void)
+static uint64_t count_calls(size_t short_writes)
 {
     struct shop *st = new_shop();
+    disk_short_writes(short_writes);
     struct injected none = {0};
     struct sl_store_stats stats;
     assert_true(open_shop(st, &none));
@@ -175,18 +176,48 @@ static uint64_t count_calls(void)
     return n;
 }
 
+/* Opens what a power cut now would leave. */
+static void check_salvaged(struct shop *st, enum disk_survivors which, uint64_t seed)
+{
+    struct shop *after = calloc(1, sizeof *after);
+    struct injected none = {0};
+    char folder[160];
+    assert_non_null(after);
+    shop_init(after, &disk_io, REWRITE_BYTES);
+    shop_folder(after, folder, sizeof folder);
+    disk_salvage(folder, which, seed);
+    memcpy(after->v, st->v, sizeof st->v);
+    memcpy(after->ahead, st->ahead, sizeof st->ahead);
+    memcpy(after->n_ahead, st->n_ahead, sizeof st->n_ahead);
+    after->base = st->base;
+    after->n_seeds = st->n_seeds + 1000;
+    after->n_asked = st->n_asked;
+    after->crashed = true;
+    disk_cut_at(-1); /* the power is back */
+    shop_must_open(after);
+    assert_int_equal(shop_check(after), 0);
+    after->crashed = false;
+    assert_true(act(after, &none)); /* and it goes on */
+    assert_int_equal(after->n_failed, 0);
+    check_twice(after);
+    shop_done(after);
+    free(after);
+}
+
 static void fail_each(int errnum, enum sl_code code, const char *text, int64_t step)
 {
-    int64_t n = (int64_t)count_calls();
+    int64_t n = (int64_t)count_calls(150);
     size_t n_errors = 0;
     for (int64_t i = 0; i < n; i += step) {
         struct shop *st = new_shop();
         struct injected in = {code, text, 0};
+        disk_short_writes(150); /* a write that fails has written something */
         disk_fail_at(i, errnum);
         scenario(st, &in);
         assert_int_equal(disk_failed(), 1);
         disk_fail_at(-1, 0);
         n_errors += in.n_errors > 0;
+        check_salvaged(st, DISK_SYNCED, 0);
         check_twice(st);
         free_shop(st);
         assert_int_equal(disk_open_files(), 0);
@@ -232,37 +263,10 @@ static void test_each_allocation_fails(void **state)
 /* --- the power is cut ----------------------------------------------------------------------------
  */
 
-static void check_salvaged(struct shop *st, enum disk_survivors which, uint64_t seed)
-{
-    struct shop *after = calloc(1, sizeof *after);
-    struct injected none = {0};
-    char folder[160];
-    assert_non_null(after);
-    shop_init(after, &disk_io, REWRITE_BYTES);
-    shop_folder(after, folder, sizeof folder);
-    disk_salvage(folder, which, seed);
-    memcpy(after->v, st->v, sizeof st->v);
-    memcpy(after->ahead, st->ahead, sizeof st->ahead);
-    memcpy(after->n_ahead, st->n_ahead, sizeof st->n_ahead);
-    after->base = st->base;
-    after->n_seeds = st->n_seeds + 1000;
-    after->n_asked = st->n_asked;
-    after->crashed = true;
-    disk_cut_at(-1); /* the power is back */
-    shop_must_open(after);
-    assert_int_equal(shop_check(after), 0);
-    after->crashed = false;
-    assert_true(act(after, &none)); /* and it goes on */
-    assert_int_equal(after->n_failed, 0);
-    check_twice(after);
-    shop_done(after);
-    free(after);
-}
-
 static void test_power_is_cut_at_each_call(void **state)
 {
     (void)state;
-    int64_t n = (int64_t)count_calls();
+    int64_t n = (int64_t)count_calls(0);
     for (int64_t i = 0; i < n; i++) {
         struct shop *st = new_shop();
         struct injected none = {0};
@@ -281,6 +285,34 @@ static void test_power_is_cut_at_each_call(void **state)
     printf("power cut at each of %d calls\n", (int)n);
 }
 
+/* Killed at each call, started again, shown to its clients; then the power is cut: what was shown
+ * is there, although the first one may not have come to sync it. */
+static void test_killed_and_then_cut(void **state)
+{
+    (void)state;
+    int64_t n = (int64_t)count_calls(0);
+    for (int64_t i = 0; i < n; i++) {
+        struct shop *st = new_shop();
+        struct injected none = {0};
+        st->crashed = true;
+        disk_cut_at(i);
+        scenario(st, &none);
+        if (st->store)
+            shop_close(st);
+        disk_cut_at(-1);
+        shop_must_open(st);
+        assert_int_equal(shop_check(st), 0); /* now the model is what was found */
+        check_salvaged(st, DISK_SYNCED, 0);
+        st->crashed = false;
+        if (i % 3 == 0)
+            assert_true(act(st, &none));
+        check_salvaged(st, DISK_SYNCED, 0);
+        check_twice(st);
+        free_shop(st);
+    }
+    printf("killed at each of %d calls\n", (int)n);
+}
+
 int main(void)
 {
     setenv("UV_THREADPOOL_SIZE", "1", 1); /* so that the n-th call is the same each time */
@@ -290,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_each_call_finds_no_space),
         cmocka_unit_test(test_each_allocation_fails),
         cmocka_unit_test(test_power_is_cut_at_each_call),
+        cmocka_unit_test(test_killed_and_then_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

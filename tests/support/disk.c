@@ -26,6 +26,8 @@ struct inode {
     bool folder;
     unsigned char *data; /* of a file */
     size_t n;
+    unsigned char *lost; /* what it held when a sync failed */
+    size_t n_lost;
     struct entry *entries; /* of a folder */
     size_t n_entries;
 };
@@ -158,6 +160,20 @@ static struct entry *list_entries(int fd, size_t *ret_n)
     return v;
 }
 
+/* After a sync that failed, the system holds for clean what it did not write: no later sync writes
+ * a sector that was not written to since. */
+static void lose_sectors(const struct inode *x, unsigned char *now, size_t n_now)
+{
+    for (size_t at = 0; at < x->n_lost && at < n_now; at += SECTOR) {
+        size_t k = n_now - at < SECTOR ? n_now - at : SECTOR;
+        if (at + k > x->n_lost || memcmp(now + at, x->lost + at, k) != 0)
+            continue;
+        memset(now + at, 0, k);
+        if (x->n > at)
+            memcpy(now + at, x->data + at, x->n - at < k ? x->n - at : k);
+    }
+}
+
 static void record_sync(int fd)
 {
     if (!disk.recording)
@@ -167,9 +183,22 @@ static void record_sync(int fd)
         free(x->entries);
         x->entries = list_entries(fd, &x->n_entries);
     } else {
+        size_t n;
+        unsigned char *p = content(fd, &n);
+        lose_sectors(x, p, n);
         free(x->data);
-        x->data = content(fd, &x->n);
+        x->data = p;
+        x->n = n;
     }
+}
+
+static void record_failed_sync(int fd)
+{
+    struct inode *x = disk.recording ? know(fd) : NULL;
+    if (!x || x->folder)
+        return;
+    free(x->lost);
+    x->lost = content(fd, &x->n_lost);
 }
 
 /* --- the calls -----------------------------------------------------------------------------------
@@ -225,6 +254,8 @@ static int disk_sync(int fd)
     int e = begin(SYNCS, true);
     if (!e)
         record_sync(fd);
+    else if (e != EINTR && !disk.cut)
+        record_failed_sync(fd);
     return end(0, e);
 }
 
@@ -314,6 +345,7 @@ static void forget(void)
     for (size_t i = 0; i < disk.n_inodes; i++) {
         close(disk.inodes[i].held);
         free(disk.inodes[i].data);
+        free(disk.inodes[i].lost);
         free(disk.inodes[i].entries);
     }
     disk.n_inodes = 0;
