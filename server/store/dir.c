@@ -49,7 +49,7 @@ static enum sl_code sync_above(struct sl_dir *d, struct sl_error *err)
         return sl_io_fail(err, "open of the folder above", at(d, NULL), ENAMETOOLONG);
     memcpy(above, d->path, n);
     memcpy(above + n, ".", 2);
-    int fd = d->io->open(AT_FDCWD, above, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int fd = sl_io_open_root(d->io, above);
     if (fd < 0 && errno == EACCES)
         return SL_OK;
     if (fd < 0)
@@ -61,12 +61,11 @@ static enum sl_code sync_above(struct sl_dir *d, struct sl_error *err)
 
 static enum sl_code open_root(struct sl_dir *d, struct sl_error *err)
 {
-    const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC; /* the path itself may be a link */
-    d->root = d->io->open(AT_FDCWD, d->path, flags, 0);
+    d->root = sl_io_open_root(d->io, d->path);
     if (d->root < 0 && errno == ENOENT) {
         if (d->io->mkdir(AT_FDCWD, d->path, 0700) < 0 && errno != EEXIST)
             return sl_io_fail(err, "mkdir of", at(d, NULL), errno);
-        d->root = d->io->open(AT_FDCWD, d->path, flags, 0);
+        d->root = sl_io_open_root(d->io, d->path);
     }
     return d->root < 0 ? sl_io_fail(err, "open of", at(d, NULL), errno) : SL_OK;
 }

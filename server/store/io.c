@@ -138,13 +138,23 @@ int sl_io_read(const struct sl_store_io *io, int fd, void *p, size_t n, uint64_t
     return 0;
 }
 
-int sl_io_open(const struct sl_store_io *io, int dir, const char *name, int flags)
+static int open_with(const struct sl_store_io *io, int dir, const char *name, int flags)
 {
     int fd;
     do
-        fd = io->open(dir, name, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
+        fd = io->open(dir, name, flags | O_CLOEXEC | O_NONBLOCK, 0600);
     while (fd < 0 && errno == EINTR);
     return fd;
+}
+
+int sl_io_open(const struct sl_store_io *io, int dir, const char *name, int flags)
+{
+    return open_with(io, dir, name, flags | O_NOFOLLOW);
+}
+
+int sl_io_open_root(const struct sl_store_io *io, const char *path)
+{
+    return open_with(io, AT_FDCWD, path, O_RDONLY | O_DIRECTORY);
 }
 
 int sl_io_open_dir(const struct sl_store_io *io, int dir, const char *name)

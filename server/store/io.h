@@ -48,6 +48,8 @@ int sl_io_write(const struct sl_store_io *io, int fd, const void *p, size_t n, u
 int sl_io_read(const struct sl_store_io *io, int fd, void *p, size_t n, uint64_t at, size_t *ret_n);
 /* -1 and an errno; opens without following links, and closes on exec. */
 int sl_io_open(const struct sl_store_io *io, int dir, const char *name, int flags);
+/* A folder by its path, which may be a link: an operator's choice. */
+int sl_io_open_root(const struct sl_store_io *io, const char *path);
 int sl_io_open_dir(const struct sl_store_io *io, int dir, const char *name);
 /* fsync, fdatasync, not stopped by signals. Return 0 or an errno. */
 int sl_io_fsync(const struct sl_store_io *io, int fd);

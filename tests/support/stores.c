@@ -613,12 +613,9 @@ static struct sl_store_key any_key(const struct shop *st, size_t i)
     return key_of(i, &m);
 }
 
-size_t shop_check(struct shop *st)
+size_t shop_check_soon(struct shop *st)
 {
     struct loading l[SHOP_SESSIONS];
-    struct sl_store_stats stats;
-    size_t n = 0;
-    shop_run(st);
     for (size_t i = 0; i < SHOP_SESSIONS; i++) {
         struct sl_store_key k = any_key(st, i);
         l[i] = (struct loading){.st = st, .i = i, .compare = true};
@@ -626,6 +623,15 @@ size_t shop_check(struct shop *st)
         sl_store_load(st->store, &k, on_loaded, &l[i]);
     }
     shop_run(st);
+    return st->n_wrong;
+}
+
+size_t shop_check(struct shop *st)
+{
+    struct sl_store_stats stats;
+    size_t n = 0;
+    shop_run(st);
+    shop_check_soon(st);
     for (size_t i = 0; i < SHOP_SESSIONS; i++)
         n += st->v[i].exists;
     sl_store_stats(st->store, &stats);

@@ -86,6 +86,9 @@ void shop_run(struct shop *st);
 
 /* Loads and compares every session with the model; returns n_wrong. */
 size_t shop_check(struct shop *st);
+/* The same without waiting first for what was asked for before (of a session, a load comes after
+ * it). */
+size_t shop_check_soon(struct shop *st);
 /* Loads one, without comparing; SL_OK or its error. */
 enum sl_code shop_load(struct shop *st, size_t i, struct sl_error *err);
 /* Will it exist once all that was asked for is done? */
