@@ -179,7 +179,7 @@ static void save_ends(struct sl_sessions *ss, struct sl_session *s, const struct
     struct sl_waiter **p = &s->save_waiters, *told = NULL, **end = &told;
     while (*p) {
         struct sl_waiter *w = *p;
-        if (err || w->version <= s->saved_version) {
+        if (err || w->version <= s->saved_version || !s->in_memory) {
             *p = w->next;
             w->next = NULL;
             *end = w;
@@ -250,9 +250,10 @@ static void start_save(struct sl_sessions *ss, struct sl_session *s)
         return;
     }
     *v = (struct save){.ss = ss, .s = s};
-    if (s->version == s->saved_version) { /* only its head is not there */
+    /* Only its head is not there? What is not in memory has nothing else to save. */
+    if (s->version == s->saved_version || !s->in_memory) {
         struct sl_store_head head = sl_session_head(s);
-        v->version = s->version;
+        v->version = s->saved_version;
         v->with_head = true;
         sl_store_put_head(ss->store, &head, on_put, v);
         return;

@@ -215,10 +215,28 @@ static void on_fork_place(void *arg, struct sl_session *s, const struct sl_error
     sl_sessions_ready(op->ss, op->from, on_source_ready, op);
 }
 
+/* An id for a fork that nobody named. Balancers hash an id up to "--" (deploy/), so one that begins
+ * as its source's leads to the node where the fork is. A source's id that leaves no room for 128
+ * random bits is not taken over. */
+static enum sl_code make_fork_id(char dst[SL_SESSION_ID_MAX + 1], const char *from,
+                                 struct sl_error *err)
+{
+    enum { HEX = 32, ROOT_MAX = SL_SESSION_ID_MAX - HEX - 2 };
+    char prefix[ROOT_MAX + 3] = "s-";
+    const char *end = strstr(from, "--");
+    size_t n = end ? (size_t)(end - from) : strlen(from);
+    if (n <= ROOT_MAX) {
+        memcpy(prefix, from, n);
+        memcpy(prefix + n, "--", sizeof "--");
+    }
+    return sl_random_id(dst, SL_SESSION_ID_MAX + 1, prefix, err);
+}
+
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
                       int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
+    char made[SL_SESSION_ID_MAX + 1];
     struct sl_op *op = sl_op_new(ss, cb, arg);
     if (!op) {
         sl_op_refuse(cb, arg, "for a session");
@@ -227,7 +245,8 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const cha
     op->ttl_s = has_ttl ? ttl_s : from->ttl_s;
     if (!metadata.s && from->metadata)
         metadata = (struct sl_text){from->metadata, from->n_metadata};
-    if (sl_op_insert_new(op, from->tenant, id, metadata, &err)) {
+    if ((!id && make_fork_id(made, from->id, &err)) ||
+        sl_op_insert_new(op, from->tenant, id ? id : made, metadata, &err)) {
         sl_op_end(op, NULL, &err);
         return;
     }

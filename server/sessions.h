@@ -121,7 +121,8 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
 
 /* A new session at the last commit of another one (which may be busy). Time to live and metadata
  * are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens and ring are
- * the same, the incarnation is a new one. Errors as create, and those of a load. */
+ * the same, the incarnation is a new one. id NULL: one is made that begins as the other's, up to
+ * "--". Errors as create, and those of a load. */
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
                       int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg);
 

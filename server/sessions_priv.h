@@ -118,10 +118,12 @@ static inline bool sl_session_writes_turns(const struct sl_sessions *ss, const s
     return ss->store && ss->opt.durability == SL_DURABILITY_TURN && !sl_session_is_ephemeral(s);
 }
 
+/* Does the store hold its snapshot as of now? What is not in memory has nothing newer than the
+ * store: after a crash that is a snapshot and the turns since. */
 static inline bool sl_session_is_saved(const struct sl_sessions *ss, const struct sl_session *s)
 {
     return !ss->store || sl_session_is_ephemeral(s) ||
-           (s->in_store && !s->head_dirty && s->saved_version == s->version);
+           (s->in_store && !s->head_dirty && (s->saved_version == s->version || !s->in_memory));
 }
 
 #endif

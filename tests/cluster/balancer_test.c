@@ -16,183 +16,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "tests/support/api.h"
-#include "tests/support/balancer.h"
+#include "tests/support/cluster.h"
 #include "tests/support/server.h"
 
-enum { N_NODES = BALANCER_NODES, N_SESSIONS = 200, BATCH = 20, N_LOAD = 4, N_REMEMBER = 4 };
+enum { N_SESSIONS = 200, BATCH = 20, N_REMEMBER = 4 };
 
-struct session {
+static struct cluster cl;
+
+static struct session {
     char id[160];
     unsigned node;
     int64_t version, tokens_seen; /* after its last turn */
-};
-
-static struct cluster {
-    enum balancer_kind kind;
-    unsigned ports[N_NODES];
-    struct server *nodes[N_NODES];
-    struct client *direct[N_NODES];
-    struct balancer *balancer;
-    struct client *c; /* through the balancer */
-    bool has_store;
-    struct session sessions[N_SESSIONS];
-} cl;
-
-/* --- nodes -------------------------------------------------------------------------------------*/
-
-static bool knows_store(void)
-{
-    const char *const args[] = {"serve", "--help", NULL};
-    char *help;
-    assert_int_equal(program_run(args, &help, NULL), 0);
-    bool known = strstr(help, "--store ") != NULL;
-    free(help);
-    return known;
-}
-
-static void store_of(unsigned i, char *dst, size_t size)
-{
-    const char *build = getenv("SLATE_BUILD");
-    snprintf(dst, size, "dir:%s/cluster/%s-node-%u", build ? build : "build/release",
-             cl.kind == BALANCER_HAPROXY ? "haproxy" : "nginx", i);
-}
-
-/* It may still be loading. */
-static void start_node(unsigned i)
-{
-    char listen[64], store[600];
-    snprintf(listen, sizeof listen, "127.0.0.1:%u", cl.ports[i]);
-    store_of(i, store, sizeof store);
-    const char *const args[] = {"--listen",  listen, "--log-level=warn",
-                                "--threads", "1",    cl.has_store ? "--store" : NULL,
-                                store,       NULL};
-    cl.nodes[i] = server_start_loading(args);
-    cl.direct[i] = client_open(cl.nodes[i]->base);
-}
-
-static void until_readyz(struct client *c, long status)
-{
-    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
-    for (long now = 0; now != status;) {
-        struct reply *r = get(c, "/readyz");
-        now = r->status;
-        reply_free(r);
-        if (client_now_ms() > deadline)
-            fail_msg("/readyz stays %ld, expected was %ld", now, status);
-    }
-}
-
-static void clear_store(unsigned i)
-{
-    char store[600], command[700];
-    store_of(i, store, sizeof store);
-    snprintf(command, sizeof command, "rm -rf '%s'", store + strlen("dir:"));
-    assert_int_equal(system(command), 0);
-}
-
-static int start(enum balancer_kind kind)
-{
-    memset(&cl, 0, sizeof cl);
-    cl.kind = kind;
-    cl.has_store = knows_store();
-    for (unsigned i = 0; i < N_NODES; i++) {
-        cl.ports[i] = free_port();
-        clear_store(i);
-        start_node(i);
-    }
-    for (unsigned i = 0; i < N_NODES; i++)
-        until_readyz(cl.direct[i], 200);
-    cl.balancer = balancer_start(kind, cl.ports);
-    cl.c = client_open(balancer_base(cl.balancer));
-    until_readyz(cl.c, 200);
-    return 0;
-}
+} sessions[N_SESSIONS];
 
 static int start_haproxy(void **unused)
 {
     (void)unused;
-    return start(BALANCER_HAPROXY);
+    memset(sessions, 0, sizeof sessions);
+    cluster_start(&cl, BALANCER_HAPROXY);
+    return 0;
 }
 
 static int start_nginx(void **unused)
 {
     (void)unused;
-    return start(BALANCER_NGINX);
+    memset(sessions, 0, sizeof sessions);
+    cluster_start(&cl, BALANCER_NGINX);
+    return 0;
 }
 
 static int stop(void **unused)
 {
     (void)unused;
-    client_close(cl.c);
-    balancer_stop(cl.balancer);
-    for (unsigned i = 0; i < N_NODES; i++) {
-        client_close(cl.direct[i]);
-        if (cl.nodes[i])
-            server_stop(cl.nodes[i]);
-    }
+    cluster_stop(&cl);
     return 0;
-}
-
-/* --- requests ----------------------------------------------------------------------------------*/
-
-/* POST with X-Slate-Session (NULL: without), ' for ". */
-static struct call *post_for(struct client *c, const char *id, const char *path, const char *fmt,
-                             ...) CLIENT_PRINTF(4, 5);
-static struct call *post_for(struct client *c, const char *id, const char *path, const char *fmt,
-                             ...)
-{
-    char header[200];
-    size_t n;
-    va_list args;
-    va_start(args, fmt);
-    char *body = json_text(fmt, args, &n);
-    va_end(args);
-    snprintf(header, sizeof header, "X-Slate-Session: %s", id ? id : "");
-    struct call *k = call_start(c, "POST", path, id ? header : NULL, body, n);
-    sl_free(body);
-    return k;
-}
-
-static struct call *get_session_start(struct client *c, const char *id)
-{
-    char path[300];
-    snprintf(path, sizeof path, "/v1/sessions/%s", id);
-    return call_start(c, "GET", path, NULL, NULL, 0);
-}
-
-static void expect_status(struct call *k, long status)
-{
-    reply_free(expect(call_finish(k), status));
-}
-
-/* 503 in the form of all errors, with Retry-After; code NULL: any. */
-static void expect_away(struct call *k, const char *code)
-{
-    struct reply *r = expect(call_finish(k), 503);
-    assert_non_null(reply_header(r, "Retry-After"));
-    assert_string_equal(str_at(r->json, "error.type"), "server_error");
-    if (code)
-        assert_string_equal(str_at(r->json, "error.code"), code);
-    reply_free(r);
-}
-
-/* Its sessions as the node itself lists them. */
-static struct reply *list_of(unsigned node)
-{
-    return expect(get(cl.direct[node], "/v1/sessions?limit=1000"), 200);
-}
-
-static const json_t *find_in(const struct reply *list, const char *id)
-{
-    size_t n = len_at(list->json, "data");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *s = json_array_get(at(list->json, "data"), i);
-        if (!strcmp(str_at(s, "id"), id))
-            return s;
-    }
-    return NULL;
 }
 
 /* --- 200 sessions ------------------------------------------------------------------------------*/
@@ -200,8 +58,8 @@ static const json_t *find_in(const struct reply *list, const char *id)
 /* A quarter each: named by the balancer; in header and body; in the header, in two forms. */
 static struct call *create_start(unsigned i)
 {
-    struct session *s = &cl.sessions[i];
-    snprintf(s->id, sizeof s->id, i % 4 == 2 ? "user_%u.Notes" : "s-%u", i);
+    struct session *s = &sessions[i];
+    snprintf(s->id, sizeof s->id, i % 4 == 2 ? "user_%u.Notes" : "u-%u", i);
     if (i % 4 == 0)
         return post_for(cl.c, NULL, "/v1/sessions", "{}");
     if (i % 4 == 1)
@@ -211,12 +69,13 @@ static struct call *create_start(unsigned i)
 
 static void create_finish(unsigned i, struct call *k)
 {
-    struct session *s = &cl.sessions[i];
+    struct session *s = &sessions[i];
     struct reply *r = expect(call_finish(k), 201);
     if (i % 4 == 0) {
         snprintf(s->id, sizeof s->id, "%s", str_at(r->json, "id"));
-        assert_int_equal(strlen(s->id), 32);
-        assert_int_equal(strspn(s->id, "0123456789abcdef"), 32);
+        assert_memory_equal(s->id, "s-", 2);
+        assert_int_equal(strspn(s->id + 2, "0123456789abcdef"), 32);
+        assert_int_equal(strlen(s->id), 34);
     }
     assert_string_equal(str_at(r->json, "id"), s->id);
     assert_string_equal(reply_header(r, "X-Slate-Session"), s->id);
@@ -225,7 +84,7 @@ static void create_finish(unsigned i, struct call *k)
 
 static struct call *turn_start(struct client *c, unsigned i)
 {
-    const char *id = cl.sessions[i].id;
+    const char *id = sessions[i].id;
     if (i % 2)
         return post_for(c, id, "/v1/generate", "{'prompt':'My number is %u.','max_tokens':0}", i);
     return post_for(c, id, "/v1/generate",
@@ -234,7 +93,7 @@ static struct call *turn_start(struct client *c, unsigned i)
 
 static void turn_finish(unsigned i, struct call *k)
 {
-    struct session *s = &cl.sessions[i];
+    struct session *s = &sessions[i];
     struct reply *r = expect(call_finish(k), 200);
     assert_string_equal(str_at(r->json, "session"), s->id);
     assert_string_equal(reply_header(r, "X-Slate-Session"), s->id);
@@ -262,12 +121,12 @@ static struct call *turn_begin(unsigned i)
 
 static struct call *look_begin(unsigned i)
 {
-    return get_session_start(cl.c, cl.sessions[i].id);
+    return look_for(cl.c, sessions[i].id);
 }
 
 static void look_finish(unsigned i, struct call *k)
 {
-    const struct session *s = &cl.sessions[i];
+    const struct session *s = &sessions[i];
     struct reply *r = expect(call_finish(k), 200);
     assert_string_equal(str_at(r->json, "id"), s->id);
     assert_int_equal(int_at(r->json, "version"), s->version);
@@ -278,13 +137,13 @@ static void look_finish(unsigned i, struct call *k)
 /* Each session is on exactly one node, with its turn; learns which. */
 static void find_nodes(void)
 {
-    struct reply *lists[N_NODES];
-    size_t n[N_NODES] = {0};
-    for (unsigned node = 0; node < N_NODES; node++)
-        lists[node] = list_of(node);
+    struct reply *lists[CLUSTER_NODES];
+    size_t n[CLUSTER_NODES] = {0};
+    for (unsigned node = 0; node < CLUSTER_NODES; node++)
+        lists[node] = sessions_of(&cl, node);
     for (unsigned i = 0; i < N_SESSIONS; i++) {
-        struct session *s = &cl.sessions[i];
-        const json_t *here = find_in(lists[0], s->id), *there = find_in(lists[1], s->id);
+        struct session *s = &sessions[i];
+        const json_t *here = session_in(lists[0], s->id), *there = session_in(lists[1], s->id);
         if (!here == !there)
             fail_msg("session %s is on %s", s->id, here ? "both nodes" : "no node");
         s->node = !here;
@@ -293,7 +152,7 @@ static void find_nodes(void)
         assert_true(s->tokens_seen > 0);
         n[s->node]++;
     }
-    for (unsigned node = 0; node < N_NODES; node++) {
+    for (unsigned node = 0; node < CLUSTER_NODES; node++) {
         assert_int_equal(len_at(lists[node]->json, "data"), n[node]);
         /* A fair coin gives less than 60 of 200 once in 10^8 times. */
         if (n[node] < 60)
@@ -310,16 +169,13 @@ static void sessions_live_where_their_ids_lead(void **unused)
     find_nodes();
     for_all(look_begin, look_finish);
     /* That it matters: the other node does not know them. */
-    expect_status(turn_start(cl.direct[!cl.sessions[0].node], 0), 404);
+    expect_status(turn_start(cl.direct[!sessions[0].node], 0), 404);
 }
 
 static void another_balancer_leads_to_the_same_nodes(void **unused)
 {
     (void)unused;
-    client_close(cl.c);
-    balancer_stop(cl.balancer);
-    cl.balancer = balancer_start(cl.kind, cl.ports);
-    cl.c = client_open(balancer_base(cl.balancer));
+    cluster_restart_balancer(&cl);
     for_all(look_begin, look_finish);
 }
 
@@ -328,15 +184,19 @@ static void forks_are_found(void **unused)
     char path[300], fork[200], again[300];
     (void)unused;
     for (unsigned i = 0; i < 8; i++) {
-        const struct session *s = &cl.sessions[i];
-        snprintf(path, sizeof path, "/v1/sessions/%s/fork", s->id);
-        snprintf(fork, sizeof fork, "%s--f-%u", s->id, i);
+        const struct session *s = &sessions[i];
+        snprintf(path, sizeof path, "/v1/sessions/%.150s/fork", s->id);
+        snprintf(fork, sizeof fork, "%.150s--f-%u", s->id, i);
         expect_status(post_for(cl.c, NULL, path, "{'id':'%s'}", fork), 201);
         snprintf(again, sizeof again, "%s--g", fork);
         expect_status(post_for(cl.c, again, "/v1/sessions", "{'from':'%s'}", fork), 201);
-        expect_status(get_session_start(cl.direct[s->node], fork), 200);
+        expect_status(look_for(cl.direct[s->node], fork), 200);
         expect_status(post_for(cl.c, again, "/v1/generate", "{'prompt':'And?','max_tokens':1}"),
                       200);
+        /* One that the node names. */
+        struct reply *r = expect(call_finish(post_for(cl.c, NULL, path, "{}")), 201);
+        expect_status(look_for(cl.c, str_at(r->json, "id")), 200);
+        reply_free(r);
     }
 }
 
@@ -351,7 +211,7 @@ static void what_a_balancer_cannot_place_is_refused(void **unused)
     expect_error(get(cl.c, "/metrics"), 403, "forbidden", NULL);
     expect_error(post(cl.c, "/v1/admin/drain", "{}"), 403, "forbidden", NULL);
     expect_error(post(cl.c, "/v1/%61dmin/drain", "{}"), 403, "forbidden", NULL);
-    for (unsigned node = 0; node < N_NODES; node++)
+    for (unsigned node = 0; node < CLUSTER_NODES; node++)
         expect_status(call_start(cl.direct[node], "GET", "/readyz", NULL, NULL, 0), 200);
 }
 
@@ -383,10 +243,10 @@ static void new_named(const char *id)
 
 static unsigned node_of(const char *id)
 {
-    struct reply *r = call_finish(get_session_start(cl.direct[0], id));
+    struct reply *r = call_finish(look_for(cl.direct[0], id));
     unsigned node = r->status != 200;
     reply_free(r);
-    expect_status(get_session_start(cl.direct[node], id), 200);
+    expect_status(look_for(cl.direct[node], id), 200);
     return node;
 }
 
@@ -413,7 +273,7 @@ static void streams_are_not_held_back(void **unused)
     assert_false(call_reply(k)->over);
     assert_true(!no_turn_on(0) || !no_turn_on(1));
     call_abort(k);
-    for (unsigned node = 0; node < N_NODES; node++)
+    for (unsigned node = 0; node < CLUSTER_NODES; node++)
         until_metric(cl.direct[node], "slate_requests_running", 0);
     client_close(reader);
 }
@@ -441,85 +301,43 @@ static void a_client_that_goes_ends_its_turn(void **unused)
 
 /* --- a node goes and comes back ----------------------------------------------------------------*/
 
-/* Requests without a session, some at a time, each of which must be answered. */
-struct load {
-    struct client *c;
-    struct call *k[N_LOAD];
-    unsigned n;
-    char *long_body; /* more than fits into a packet */
-};
-
-static void load_next(struct load *l, unsigned i)
-{
-    switch (l->n++ % 4) {
-    case 0:
-        l->k[i] = post_for(l->c, NULL, "/v1/generate", "{'prompt':'Once','max_tokens':2}");
-        break;
-    case 1:
-        l->k[i] =
-            post_for(l->c, NULL, "/v1/generate", "{'prompt':'Once','max_tokens':2,'stream':true}");
-        break;
-    case 2:
-        l->k[i] = call_start(l->c, "GET", "/v1/models", NULL, NULL, 0);
-        break;
-    default:
-        l->k[i] = post_for(l->c, NULL, "/v1/tokenize", "{'text':'%s'}", l->long_body);
-        break;
-    }
-}
-
-static void load_start(struct load *l)
-{
-    enum { LONG = 40000 };
-    *l = (struct load){.c = client_open(balancer_base(cl.balancer)),
-                       .long_body = sl_calloc(1, LONG + 1)};
-    memset(l->long_body, 'x', LONG);
-    for (unsigned i = 0; i < N_LOAD; i++)
-        load_next(l, i);
-}
-
-/* n more answers. */
-static void load_go_on(struct load *l, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++) {
-        expect_status(l->k[i % N_LOAD], 200);
-        load_next(l, i % N_LOAD);
-    }
-}
-
-static void load_stop(struct load *l)
-{
-    for (unsigned i = 0; i < N_LOAD; i++)
-        expect_status(l->k[i], 200);
-    client_close(l->c);
-    sl_free(l->long_body);
-}
-
 /* What every request of the node's sessions gets: `code` (NULL: any); reads: those that change
  * nothing too. */
 static void all_are_away(unsigned node, const char *code, bool reads)
 {
     for (unsigned i = 0; i < N_SESSIONS; i++) {
-        const struct session *s = &cl.sessions[i];
+        const struct session *s = &sessions[i];
         if (s->node != node)
             continue;
         expect_away(turn_start(cl.c, i), code);
         if (!reads)
             continue;
-        expect_away(get_session_start(cl.c, s->id), code);
+        expect_away(look_for(cl.c, s->id), code);
         expect_away(post_for(cl.c, s->id, "/v1/sessions", "{}"), code);
     }
 }
 
+static void learn_tokens(unsigned i)
+{
+    struct reply *r = session_get(cl.direct[sessions[i].node], sessions[i].id);
+    sessions[i].tokens_seen = int_at(r->json, "tokens_seen");
+    reply_free(r);
+}
+
 static void others_are_there(unsigned away)
 {
-    struct reply *list = list_of(!away);
+    struct reply *list = sessions_of(&cl, !away);
     for (unsigned i = 0; i < N_SESSIONS; i++) {
-        const struct session *s = &cl.sessions[i];
-        if (s->node != away && i % 3 == 0)
+        const struct session *s = &sessions[i];
+        if (s->node == away) {
+            assert_null(session_in(list, s->id));
+            continue;
+        }
+        look_finish(i, look_begin(i));
+        if (i % 3 == 0) {
             turn_finish(i, turn_start(cl.c, i));
-        if (s->node == away)
-            assert_null(find_in(list, s->id));
+            learn_tokens(i);
+        }
     }
     reply_free(list);
 }
@@ -560,19 +378,23 @@ static void ask_for_the_number(struct client *c, const char *id, struct gen *ret
     output_of(ret->r, &ret->o);
 }
 
-/* The node has its sessions again, and they go on like one that was never interrupted. */
-static void sessions_are_back(unsigned node)
+static void all_are_back(unsigned node)
+{
+    for (unsigned i = 0; i < N_SESSIONS; i++)
+        if (sessions[i].node == node)
+            look_finish(i, look_begin(i));
+}
+
+/* They go on like one that was never interrupted. */
+static void they_remember(unsigned node)
 {
     unsigned n = 0;
-    for (unsigned i = 0; i < N_SESSIONS; i++)
-        if (cl.sessions[i].node == node)
-            look_finish(i, look_begin(i));
     for (unsigned i = 0; i < N_SESSIONS && n < N_REMEMBER; i++) {
         struct gen back, control;
-        if (cl.sessions[i].node != node)
+        if (sessions[i].node != node)
             continue;
         n++;
-        ask_for_the_number(cl.c, cl.sessions[i].id, &back);
+        ask_for_the_number(cl.c, sessions[i].id, &back);
         const char *id = new_session(cl.direct[!node]);
         expect_status(post_for(cl.direct[!node], id, "/v1/generate",
                                "{'prompt':'My number is %u.','max_tokens':0}", i),
@@ -591,7 +413,7 @@ static void a_node_drained_and_back_loses_nothing(void **unused)
     unsigned node = node_of("stream");
     struct load load;
     (void)unused;
-    load_start(&load);
+    load_start(&load, &cl);
     load_go_on(&load, 16);
 
     /* A turn that runs keeps it from ending at once. */
@@ -610,26 +432,31 @@ static void a_node_drained_and_back_loses_nothing(void **unused)
     load_go_on(&load, 16);
     expect_cancelled(running);
     client_close(reader);
-    client_close(cl.direct[node]);
-    cl.direct[node] = NULL;
-    assert_int_equal(server_end(cl.nodes[node], 0), 0);
-    cl.nodes[node] = NULL;
+    assert_int_equal(cluster_end_node(&cl, node, 0), 0);
 
     load_go_on(&load, 32);
     all_are_away(node, "node_away", true);
     others_are_there(node);
     load_go_on(&load, 32);
 
-    start_node(node);
+    cluster_start_node(&cl, node);
     load_go_on(&load, 32);
     until_readyz(cl.direct[node], 200);
     until_used_again(&load, node);
     load_stop(&load);
-    if (!cl.has_store) {
-        print_message("skipped: a node's sessions after its restart: this server has no --store\n");
-        skip();
-    }
-    sessions_are_back(node);
+    all_are_back(node);
+    they_remember(node);
+}
+
+static void a_node_killed_and_back_loses_nothing(void **unused)
+{
+    unsigned node = !node_of("stream");
+    (void)unused;
+    assert_int_equal(cluster_end_node(&cl, node, SIGKILL), -SIGKILL);
+    all_are_away(node, "node_away", true);
+    cluster_start_node(&cl, node);
+    until_readyz(cl.direct[node], 200);
+    all_are_back(node);
 }
 
 int main(void)
@@ -647,6 +474,7 @@ int main(void)
         cmocka_unit_test(streams_are_not_held_back),
         cmocka_unit_test(a_client_that_goes_ends_its_turn),
         cmocka_unit_test(a_node_drained_and_back_loses_nothing),
+        cmocka_unit_test(a_node_killed_and_back_loses_nothing),
     };
     int failed = cmocka_run_group_tests_name("haproxy", tests, start_haproxy, stop);
     failed += cmocka_run_group_tests_name("nginx", tests, start_nginx, stop);
