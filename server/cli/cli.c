@@ -17,6 +17,9 @@ static int exit_code(enum sl_code c)
     case SL_E_MODEL_UNSUPPORTED:
     case SL_E_MODEL_INVALID:
     case SL_E_TOO_LARGE:
+    case SL_E_SNAPSHOT_CORRUPT:
+    case SL_E_SNAPSHOT_VERSION_UNSUPPORTED:
+    case SL_E_SNAPSHOT_TOO_LARGE:
         return SL_EXIT_FILE;
     default:
         return SL_EXIT_FAILED;

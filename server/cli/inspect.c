@@ -1,4 +1,4 @@
-/* inspect.c: `slate inspect FILE` prints what a model file holds.
+/* inspect.c: `slate inspect FILE` prints what a model file or a session's snapshot holds.
  *
  * One thread; output goes to stdout through stdio, and a failed write is a failure of the command.
  * Strings of the file are cleaned before they reach a terminal; in JSON they are escaped. */
@@ -12,6 +12,7 @@
 #include "proto/buf.h"
 #include "proto/json_out.h"
 #include "server/cli/cli.h"
+#include "server/cli/inspect_session.h"
 
 enum {
     NAME_COLUMN_MAX = 60, /* longer names push their row to the right */
@@ -24,13 +25,15 @@ static const char usage[] =
     "Usage: slate inspect [--json] FILE\n"
     "\n"
     "Prints what a .safetensors or .pth file holds: container, size, metadata, kind of model,\n"
-    "and its tensors with element type, shape and bytes.\n"
+    "and its tensors with element type, shape and bytes. Of a session's snapshot also the\n"
+    "session, what is pending, an unfinished turn, and whether it is whole.\n"
     "\n"
     "  --json   print one JSON object instead\n"
     "  --help   print this\n";
 
 struct summary {
     const char *words, *arch;
+    const struct sl_session_view *session; /* NULL: it is none, or one that cannot be read */
     uint64_t n_params, n_bytes;
     size_t n[SL_DTYPE_COUNT]; /* tensors */
     uint64_t bytes[SL_DTYPE_COUNT];
@@ -41,10 +44,15 @@ static uint64_t bytes_of(const struct sl_tensor *t)
     return (uint64_t)t->n_elements * sl_dtype_size(t->dtype);
 }
 
-static void summarize(const struct sl_tensors *t, struct summary *s)
+static void summarize(const struct sl_tensors *t, const struct sl_session_view *session,
+                      struct summary *s)
 {
-    *s = (struct summary){0};
+    *s = (struct summary){.session = session};
     s->words = sl_tensors_describe(t, &s->arch);
+    if (sl_session_view_fits(t))
+        s->words = "a session's snapshot";
+    if (session)
+        s->arch = sl_session_view_arch(session);
     for (size_t i = 0; i < t->n; i++) {
         s->n_params += t->v[i].n_elements;
         s->n_bytes += bytes_of(&t->v[i]);
@@ -103,7 +111,9 @@ static void print_summary(const char *path, const struct sl_tensors *t, const st
         if (s->n[d])
             printf("type        %s: %s bytes in %zu tensor%s\n", sl_dtype_name((enum sl_dtype)d),
                    grouped(s->bytes[d], n), s->n[d], s->n[d] == 1 ? "" : "s");
-    for (size_t i = 0; i < t->n_meta; i++) {
+    if (s->session)
+        sl_session_view_print(s->session);
+    for (size_t i = 0; i < t->n_meta && !s->session; i++) {
         printf("metadata    ");
         print_clean(t->meta[i].key, strlen(t->meta[i].key), TEXT_META_MAX);
         printf(" = ");
@@ -205,6 +215,13 @@ static enum sl_code write_json(const char *path, const struct sl_tensors *t,
         c = flush(&b, err);
     }
     sl_out_close(&w, '}');
+    if (sl_session_view_fits(t)) {
+        sl_out_key(&w, "session");
+        if (s->session)
+            sl_session_view_write(s->session, &w);
+        else
+            sl_out_null(&w);
+    }
     sl_out_key(&w, "tensors");
     sl_out_open(&w, '[');
     for (size_t i = 0; i < t->n && !c; i++) {
@@ -232,13 +249,16 @@ static int wrong_usage(const char *what, const char *arg)
 
 static int inspect(const char *path, bool json)
 {
-    struct sl_error err = {0};
+    struct sl_error err = {0}, damage = {0};
     struct sl_tensors *t = NULL;
+    struct sl_session_view *session = NULL;
     struct summary s;
-    enum sl_code c = sl_tensors_open(&t, path, &err);
+    enum sl_code c = sl_tensors_open(&t, path, &err), damaged = SL_OK;
     if (c)
         return sl_cli_fail("inspect", &err);
-    summarize(t, &s);
+    if (sl_session_view_fits(t))
+        damaged = sl_session_view_open(&session, path, t->file_bytes, &damage);
+    summarize(t, session, &s);
     if (json) {
         c = write_json(path, t, &s, &err);
     } else {
@@ -246,6 +266,7 @@ static int inspect(const char *path, bool json)
         print_table(t);
     }
     sl_tensors_close(t);
+    sl_session_view_close(session);
     if (c)
         return sl_cli_fail("inspect", &err);
     if (fflush(stdout) != 0 || ferror(stdout)) {
@@ -253,7 +274,8 @@ static int inspect(const char *path, bool json)
         sl_cli_fail("inspect", &err);
         return SL_EXIT_FAILED; /* not the file's fault */
     }
-    return SL_EXIT_OK;
+    /* What a damaged snapshot holds is shown before what is wrong with it. */
+    return damaged ? sl_cli_fail("inspect", &damage) : SL_EXIT_OK;
 }
 
 int sl_cli_inspect(int argc, char **argv)

@@ -112,6 +112,88 @@ static void test_json(void **state)
     remove_temp(path);
 }
 
+#define GOLDEN "tests/vectors/snapshots/"
+
+static void test_session(void **state)
+{
+    (void)state;
+    char out[8192];
+    char *args[] = {name, (char[]){GOLDEN "v1-paused.safetensors"}, NULL};
+    assert_int_equal(run(out, sizeof out, 2, args), SL_EXIT_OK);
+    static const char *const parts[] = {
+        "model       a session's snapshot\n",
+        "session     golden\n",
+        "incarnation 010000000000000000000000000000ff\n",
+        "version     3\n",
+        "tokens seen 41\n",
+        "created     2026-06-01 00:00:00 UTC\n",
+        "of model    rwkv7\n",
+        "numerics    slate-1 exact\n",
+        "values      F32\n",
+        "pending     token 104, 105, 226, 130\n",
+        "paused      a turn: up to 95 tokens to go, 2 of them chosen and held back\n",
+        "seed 18446744073709551557, 5 numbers drawn, temperature 0.7\n",
+        "layers.1.mixer.state      F32              512  [2, 8, 8]\n",
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(out, parts[i]))
+            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    assert_null(strstr(out, "edited"));
+    args[1] = (char[]){GOLDEN "v1-empty.safetensors"};
+    assert_int_equal(run(out, sizeof out, 2, args), SL_EXIT_OK);
+    assert_non_null(strstr(out, "session     (no id)\n"));
+    assert_non_null(strstr(out, "pending     nothing: the session is empty\n"));
+    args[1] = (char[]){GOLDEN "v1-edited.safetensors"};
+    assert_int_equal(run(out, sizeof out, 2, args), SL_EXIT_OK);
+    assert_non_null(strstr(out, "edited      yes"));
+}
+
+static void test_session_json(void **state)
+{
+    (void)state;
+    char out[16384];
+    char *args[] = {name, (char[]){"--json"}, (char[]){GOLDEN "v1-paused.safetensors"}, NULL};
+    assert_int_equal(run(out, sizeof out, 3, args), SL_EXIT_OK);
+    json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(o);
+    const json_t *s = json_object_get(o, "session");
+    assert_string_equal(json_string_value(json_object_get(o, "arch")), "rwkv7");
+    assert_string_equal(json_string_value(json_object_get(s, "id")), "golden");
+    assert_int_equal(json_integer_value(json_object_get(s, "version")), 3);
+    assert_int_equal(json_integer_value(json_object_get(s, "tokens_seen")), 41);
+    assert_true(json_integer_value(json_object_get(s, "created_ms")) == 1780272000123);
+    assert_true(json_is_false(json_object_get(s, "edited")));
+    assert_string_equal(json_string_value(json_object_get(json_object_get(s, "metadata"), "who")),
+                        "\xc3\xa4");
+    const json_t *c = json_object_get(s, "continuation");
+    assert_int_equal(json_array_size(json_object_get(c, "pending")), 4);
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(c, "paused"), "chat_template")),
+        "rwkv-brief");
+    json_decref(o);
+}
+
+/* What it holds is shown, then what is wrong; the exit code says so too. */
+static void test_damaged_session(void **state)
+{
+    (void)state;
+    char path[128], out[16384];
+    unsigned char file[8192];
+    FILE *f = fopen(GOLDEN "v1-f32.safetensors", "rb");
+    assert_non_null(f);
+    size_t n = fread(file, 1, sizeof file, f);
+    fclose(f);
+    file[n - 3] ^= 1;
+    write_temp(path, "s.safetensors", file, n);
+    assert_int_equal(run(out, sizeof out, 2, (char *[]){name, path, NULL}), SL_EXIT_FILE);
+    assert_non_null(strstr(out, "metadata    session.id = golden\n"));
+    assert_non_null(strstr(out, "slate inspect: the snapshot's data do not have the digest"));
+    assert_int_equal(run(out, sizeof out, 3, (char *[]){name, (char[]){"--json"}, path, NULL}),
+                     SL_EXIT_FILE);
+    assert_non_null(strstr(out, "\"session\":null"));
+    remove_temp(path);
+}
+
 static void test_failures(void **state)
 {
     (void)state;
@@ -170,6 +252,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_json),
+        cmocka_unit_test(test_session),
+        cmocka_unit_test(test_session_json),
+        cmocka_unit_test(test_damaged_session),
         cmocka_unit_test(test_failures),
         cmocka_unit_test(test_a_full_disk),
     };
