@@ -20,7 +20,7 @@
 #include "tests/support/cluster.h"
 #include "tests/support/server.h"
 
-enum { N_SESSIONS = 200, BATCH = 20, N_REMEMBER = 4 };
+enum { N_SESSIONS = 200, BATCH = 20, N_REMEMBER = 4, NOTICED_MS = 1500 };
 
 static struct cluster cl;
 
@@ -342,6 +342,15 @@ static void others_are_there(unsigned away)
     reply_free(list);
 }
 
+/* Also when the balancer has had the time to see that the node has ended: nothing moves. */
+static void stays_away(unsigned node)
+{
+    int64_t since = client_now_ms();
+    do
+        all_are_away(node, "node_away", true);
+    while (client_now_ms() < since + NOTICED_MS);
+}
+
 /* HAProxy asks /readyz itself: after a while nothing comes to the node that it would refuse. */
 static void until_left_alone(struct load *l, unsigned node)
 {
@@ -435,7 +444,7 @@ static void a_node_drained_and_back_loses_nothing(void **unused)
     assert_int_equal(cluster_end_node(&cl, node, 0), 0);
 
     load_go_on(&load, 32);
-    all_are_away(node, "node_away", true);
+    stays_away(node);
     others_are_there(node);
     load_go_on(&load, 32);
 
@@ -453,7 +462,7 @@ static void a_node_killed_and_back_loses_nothing(void **unused)
     unsigned node = !node_of("stream");
     (void)unused;
     assert_int_equal(cluster_end_node(&cl, node, SIGKILL), -SIGKILL);
-    all_are_away(node, "node_away", true);
+    stays_away(node);
     cluster_start_node(&cl, node);
     until_readyz(cl.direct[node], 200);
     all_are_back(node);
