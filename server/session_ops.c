@@ -3,6 +3,7 @@
  * lease yet), does what takes time, and ends in one place, where either everything was changed or
  * nothing. See sessions.h. */
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -225,10 +226,8 @@ static enum sl_code make_fork_id(char dst[SL_SESSION_ID_MAX + 1], const char *fr
     char prefix[ROOT_MAX + 3] = "s-";
     const char *end = strstr(from, "--");
     size_t n = end ? (size_t)(end - from) : strlen(from);
-    if (n <= ROOT_MAX) {
-        memcpy(prefix, from, n);
-        memcpy(prefix + n, "--", sizeof "--");
-    }
+    if (n <= ROOT_MAX)
+        snprintf(prefix, sizeof prefix, "%.*s--", (int)n, from);
     return sl_random_id(dst, SL_SESSION_ID_MAX + 1, prefix, err);
 }
 

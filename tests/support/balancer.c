@@ -93,7 +93,8 @@ static void config_replace(struct config *c, const char *from, const char *to)
     for (char *p = c->text; (p = strstr(p, from)); p += n_to, n_found++) {
         assert_true(c->n - n_from + n_to < sizeof c->text);
         memmove(p + n_to, p + n_from, c->n - (size_t)(p - c->text) - n_from + 1);
-        memcpy(p, to, n_to);
+        for (size_t i = 0; i < n_to; i++)
+            p[i] = to[i];
         c->n = c->n - n_from + n_to;
     }
     if (!n_found)
