@@ -313,6 +313,93 @@ static void test_killed_and_then_cut(void **state)
     printf("killed at each of %d calls\n", (int)n);
 }
 
+/* --- a disk that stays bad -----------------------------------------------------------------------
+ */
+
+/* One write of each kind, which must fail so. */
+static void try_writes(struct shop *st, enum sl_code code, const char *text)
+{
+    void (*const writes[])(struct shop * st, size_t i) = {do_create, do_patch, do_remove};
+    for (size_t i = 0; i < 5; i++) {
+        size_t failed = st->n_failed;
+        if (i < 3)
+            writes[i](st, i == 0 ? 9 : 1);
+        else if (i == 3)
+            do_turn(st, 1, true);
+        else
+            do_snapshot(st, 1, 100);
+        shop_run(st);
+        assert_int_equal(st->n_failed, failed + 1);
+        if (st->last.code != code || !strstr(st->last.message, text))
+            fail_msg("'%s' (%s) instead of '%s' (%s)", st->last.message,
+                     sl_code_name(st->last.code), text, sl_code_name(code));
+    }
+}
+
+static bool is_read_only(const struct shop *st)
+{
+    struct sl_store_stats s;
+    sl_store_stats(st->store, &s);
+    return s.read_only;
+}
+
+/* While nothing can be synced (or written), reads go on and every write says why; afterwards
+ * everything goes on from what was acknowledged. */
+static void refuse_and_heal(void (*refuse)(int errnum), int errnum, enum sl_code code,
+                            const char *text)
+{
+    struct shop *st = new_shop();
+    struct injected none = {0};
+    shop_must_open(st);
+    assert_true(act(st, &none));
+    for (int round = 0; round < 2; round++) {
+        refuse(errnum);
+        do_turn(st, 0, true);
+        shop_run(st);
+        assert_int_equal(st->last.code, code);
+        assert_true(is_read_only(st));
+        try_writes(st, code, text);
+        assert_int_equal(shop_check(st), 0);
+        refuse(0);
+        do_turn(st, 0, true);
+        do_turn(st, 1, true);
+        size_t failed = st->n_failed;
+        shop_run(st);
+        assert_int_equal(st->n_failed, failed);
+        assert_false(is_read_only(st));
+        assert_true(act(st, &none));
+        check_salvaged(st, DISK_SYNCED, 0);
+        assert_int_equal(shop_check(st), 0);
+    }
+    refuse(errnum); /* and closed while it is bad: what failed may be there, if it was written */
+    st->crashed = true;
+    do_turn(st, 0, true);
+    shop_run(st);
+    shop_close(st);
+    refuse(0);
+    check_twice(st);
+    free_shop(st);
+    assert_int_equal(disk_open_files(), 0);
+}
+
+static void test_nothing_can_be_synced(void **state)
+{
+    (void)state;
+    refuse_and_heal(disk_refuse_syncs, EIO, SL_E_IO, "Input/output error");
+}
+
+static void test_nothing_can_be_written(void **state)
+{
+    (void)state;
+    refuse_and_heal(disk_refuse_writes, ENOSPC, SL_E_STORE_FULL, "No space left on device");
+}
+
+static void test_the_quota_is_used_up(void **state)
+{
+    (void)state;
+    refuse_and_heal(disk_refuse_writes, EDQUOT, SL_E_STORE_FULL, "Disk quota exceeded");
+}
+
 int main(void)
 {
     setenv("UV_THREADPOOL_SIZE", "1", 1); /* so that the n-th call is the same each time */
@@ -323,6 +410,9 @@ int main(void)
         cmocka_unit_test(test_each_allocation_fails),
         cmocka_unit_test(test_power_is_cut_at_each_call),
         cmocka_unit_test(test_killed_and_then_cut),
+        cmocka_unit_test(test_nothing_can_be_synced),
+        cmocka_unit_test(test_nothing_can_be_written),
+        cmocka_unit_test(test_the_quota_is_used_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
