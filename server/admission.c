@@ -89,17 +89,20 @@ static void go_on(const struct sl_run *r, struct sl_turn_spec *spec)
 static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
 {
     struct sl_turns *ts = r->ts;
-    if (r->n_tokens > ts->opt.max_queued_prefill)
+    size_t max = ts->opt.max_queued_prefill, n_new = r->n_tokens - r->n_lead;
+    if (n_new > max)
         return sl_fail_param(err, SL_E_TOO_LARGE, "prompt",
                              "the prompt has %zu tokens; a prompt of more than %zu is never "
                              "admitted (--max-queued-prefill)",
-                             r->n_tokens, ts->opt.max_queued_prefill);
-    if (r->n_tokens > ts->opt.max_queued_prefill - ts->queued_prefill) {
+                             n_new, max);
+    /* With what the session has to read again there may be more than that: they must pass. */
+    size_t n_queued = r->n_tokens < max ? r->n_tokens : max;
+    if (n_queued > max - ts->queued_prefill) {
         sl_metric_add(ts->metrics, SL_M_TURNS_REFUSED, 1);
         return sl_fail(err, SL_E_SERVER_FULL,
                        "%zu prompt tokens are waiting to be read and this prompt has %zu; the "
                        "limit is %zu (--max-queued-prefill)",
-                       ts->queued_prefill, r->n_tokens, ts->opt.max_queued_prefill);
+                       ts->queued_prefill, r->n_tokens, max);
     }
     const struct sl_run_spec *s = &r->spec;
     struct sl_turn_spec spec = {.prompt = r->tokens,
@@ -123,7 +126,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
         return c;
     sl_free(r->tokens);
     r->tokens = NULL;
-    r->queued = r->n_tokens;
+    r->queued = n_queued;
     ts->queued_prefill += r->queued;
     sl_free(r->owned_prompt);
     r->owned_prompt = NULL;

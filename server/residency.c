@@ -64,15 +64,15 @@ static void tell_waiters(struct sl_session *s, const struct sl_error *err)
 static void ready_ends(struct sl_sessions *ss, struct sl_session *s, const struct sl_error *err)
 {
     s->readying = false;
+    ss->n_busy--;
     if (err) {
         if (s->has_place && !s->in_memory)
             sl_residency_leave(ss, s);
         ss->stats.failures++;
     }
-    bool going = s->going; /* one that is not may be gone after it was told */
+    s->n_pins++; /* what one of them does must not take it from the next one */
     tell_waiters(s, err);
-    if (going)
-        sl_session_is_quiet(ss, s);
+    sl_session_unpin(ss, s);
     sl_residency_balance(ss);
 }
 
@@ -406,6 +406,7 @@ void sl_sessions_ready(struct sl_sessions *ss, struct sl_session *s, sl_session_
     if (s->readying)
         return;
     s->readying = true;
+    ss->n_busy++;
     s->next_in_line = NULL;
     *ss->line_end = s;
     ss->line_end = &s->next_in_line;
@@ -428,7 +429,7 @@ static struct sl_session *leave_line(struct sl_sessions *ss)
 static bool may_go(const struct sl_session *s)
 {
     return s->in_memory && !sl_session_is_ephemeral(s) && !s->leased && !s->readying &&
-           !s->saving && !s->evicting && !s->waiters && !s->n_encoding;
+           !s->saving && !s->evicting && !s->waiters && !s->n_pins;
 }
 
 static void drop(struct sl_sessions *ss, struct sl_session *s)
@@ -444,14 +445,11 @@ static void on_saved_to_go(void *arg, struct sl_session *s, const struct sl_erro
     struct sl_sessions *ss = arg;
     s->evicting = false;
     ss->n_evicting--;
-    if (!err && may_go(s) && s->has_place && sl_session_is_saved(ss, s)) {
-        drop(ss, s);
-    } else if (err) {
-        sl_residency_touch(ss, s); /* try another one next */
-        if (ss->line && ss->n_places_used == ss->opt.n_places)
-            ready_ends(ss, leave_line(ss), err);
-    }
-    sl_residency_balance(ss);
+    if (!err)
+        return; /* who saved it balances next: then it goes, unless it was used meanwhile */
+    sl_residency_touch(ss, s); /* try another one next */
+    if (ss->line && ss->n_places_used == ss->opt.n_places)
+        ready_ends(ss, leave_line(ss), err);
 }
 
 static size_t reserve(const struct sl_sessions *ss)

@@ -46,7 +46,8 @@ void sl_sessions_save(struct sl_sessions *ss, struct sl_session *s, sl_session_d
 void sl_sessions_evict(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
                        void *arg);
 
-/* Saves all that is not saved (drain). `flushed` says how many could not be. */
+/* Saves all that is not saved (drain), when nobody makes, changes or deletes any more. `flushed`
+ * says how many could not be. */
 void sl_sessions_flush(struct sl_sessions *ss, void (*flushed)(void *arg, size_t n_failed),
                        void *arg);
 

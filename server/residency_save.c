@@ -45,12 +45,10 @@ static void encode_ends(struct sl_encode *e)
     sl_free(e->metadata);
     sl_free(e->continuation);
     ss->n_encoding--;
-    s->n_encoding--;
-    bool going = s->going; /* one that is not may be gone after it was told */
     e->cb(e->arg, s, e->code ? NULL : &e->result, e->code ? &e->err : NULL);
-    if (going)
-        sl_session_is_quiet(ss, s);
     sl_free(e);
+    ss->n_busy--;
+    sl_session_unpin(ss, s);
     start_encodings(ss);
     sl_residency_balance(ss);
 }
@@ -156,7 +154,8 @@ void sl_sessions_encode(struct sl_sessions *ss, struct sl_session *s, enum sl_dt
     e->dtype = dtype;
     e->cb = cb;
     e->arg = arg;
-    s->n_encoding++;
+    s->n_pins++;
+    ss->n_busy++;
     *ss->encode_line_end = e;
     ss->encode_line_end = &e->next;
     start_encodings(ss);
@@ -168,18 +167,20 @@ struct save {
     struct sl_sessions *ss;
     struct sl_session *s;
     uint64_t version, replay_tokens;
-    bool with_head;
+    bool with_head, only_head;
 };
 
 static void start_save(struct sl_sessions *ss, struct sl_session *s);
 
 /* Those whose version is there are told; a failure is told to all. */
-static void save_ends(struct sl_sessions *ss, struct sl_session *s, const struct sl_error *err)
+static void save_ends(struct sl_sessions *ss, struct sl_session *s, uint64_t version,
+                      const struct sl_error *err)
 {
     struct sl_waiter **p = &s->save_waiters, *told = NULL, **end = &told;
+    s->n_pins++;
     while (*p) {
         struct sl_waiter *w = *p;
-        if (err || w->version <= s->saved_version || !s->in_memory) {
+        if (err || w->version <= version) {
             *p = w->next;
             w->next = NULL;
             *end = w;
@@ -193,15 +194,15 @@ static void save_ends(struct sl_sessions *ss, struct sl_session *s, const struct
         start_save(ss, s);
     ss->stats.saves += !err;
     ss->stats.failures += err != NULL;
-    bool going = s->going;
     while (told) {
         struct sl_waiter *next = told->next;
         told->cb(told->arg, s, err);
         sl_free(told);
         told = next;
     }
-    if (going)
-        sl_session_is_quiet(ss, s);
+    sl_session_unpin(ss, s);
+    if (!err) /* else it would be tried again at once, for ever */
+        sl_residency_balance(ss);
 }
 
 static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
@@ -209,15 +210,21 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
     struct save *v = arg;
     struct sl_session *s = v->s;
     struct sl_sessions *ss = v->ss;
+    uint64_t version = v->version;
     if (!code) {
         s->in_store = true;
-        s->saved_version = v->version;
-        s->replay_tokens -= v->replay_tokens;
+        if (!v->only_head) {
+            s->saved_version = v->version;
+            /* A restore may have come between. */
+            s->replay_tokens -=
+                v->replay_tokens < s->replay_tokens ? v->replay_tokens : s->replay_tokens;
+        }
         if (v->with_head)
             s->head_dirty = false;
     }
     sl_free(v);
-    save_ends(ss, s, code ? err : NULL);
+    ss->n_busy--;
+    save_ends(ss, s, version, code ? err : NULL);
 }
 
 static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_encoded *e,
@@ -227,7 +234,8 @@ static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_
     struct sl_sessions *ss = v->ss;
     if (!e) {
         sl_free(v);
-        save_ends(ss, s, err);
+        ss->n_busy--;
+        save_ends(ss, s, 0, err);
         return;
     }
     struct sl_store_key key = sl_session_key(s);
@@ -246,15 +254,15 @@ static void start_save(struct sl_sessions *ss, struct sl_session *s)
     if (!v) {
         struct sl_error err;
         (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory to save session '%s'", s->id);
-        save_ends(ss, s, &err);
+        save_ends(ss, s, 0, &err);
         return;
     }
     *v = (struct save){.ss = ss, .s = s};
-    /* Only its head is not there? What is not in memory has nothing else to save. */
-    if (s->version == s->saved_version || !s->in_memory) {
+    ss->n_busy++;
+    if (!s->in_memory || s->version == s->saved_version) { /* only its head is not there */
         struct sl_store_head head = sl_session_head(s);
-        v->version = s->saved_version;
-        v->with_head = true;
+        v->version = s->version;
+        v->with_head = v->only_head = true;
         sl_store_put_head(ss->store, &head, on_put, v);
         return;
     }
@@ -284,13 +292,32 @@ void sl_sessions_save(struct sl_sessions *ss, struct sl_session *s, sl_session_d
 
 /* --- flush ----------------------------------------------------------------------------------- */
 
+static void flush_more(struct sl_sessions *ss);
+
 static void on_flushed(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_sessions *ss = arg;
     (void)s;
     ss->n_flush_failed += err != NULL;
-    if (--ss->n_flushing == 0)
-        ss->flushed(ss->flushed_arg, ss->n_flush_failed);
+    ss->n_flushing--;
+    flush_more(ss);
+}
+
+/* A few at a time: each is in memory twice until it is written. */
+static void flush_more(struct sl_sessions *ss)
+{
+    while (ss->flush_at < ss->n && ss->n_flushing < SL_SAVES_MAX) {
+        struct sl_session *s = ss->v[ss->flush_at++];
+        if (sl_session_is_saved(ss, s))
+            continue;
+        ss->n_flushing++;
+        sl_sessions_save(ss, s, on_flushed, ss);
+    }
+    if (ss->n_flushing || !ss->flushed)
+        return;
+    void (*flushed)(void *arg, size_t n_failed) = ss->flushed;
+    ss->flushed = NULL;
+    flushed(ss->flushed_arg, ss->n_flush_failed);
 }
 
 void sl_sessions_flush(struct sl_sessions *ss, void (*flushed)(void *arg, size_t n_failed),
@@ -299,13 +326,6 @@ void sl_sessions_flush(struct sl_sessions *ss, void (*flushed)(void *arg, size_t
     ss->flushed = flushed;
     ss->flushed_arg = arg;
     ss->n_flush_failed = 0;
-    ss->n_flushing = 1; /* this call's own, so that it does not end before it has begun */
-    for (size_t i = 0; i < ss->n; i++) {
-        struct sl_session *s = ss->v[i];
-        if (sl_session_is_saved(ss, s) || s->going)
-            continue;
-        ss->n_flushing++;
-        sl_sessions_save(ss, s, on_flushed, ss);
-    }
-    on_flushed(ss, NULL, NULL);
+    ss->flush_at = 0;
+    flush_more(ss);
 }

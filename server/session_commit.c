@@ -213,8 +213,15 @@ static enum sl_code decode_and_encode(struct sl_op *op)
     if (!code && text)
         code = sl_continuation_read(&c, text, strlen(text), sl_model_info(o->model)->vocab_size,
                                     &op->err);
-    if (code)
+    if (!code && c.paused && c.paused->max_tokens > o->max_tokens)
+        code = sl_fail(&op->err, SL_E_SNAPSHOT_CORRUPT,
+                       "continuation.paused.max_tokens is %zu; this server's limit is %zu "
+                       "(--max-tokens-limit)",
+                       c.paused->max_tokens, o->max_tokens);
+    if (code) {
+        sl_continuation_done(&c);
         return code;
+    }
     op->pending = sl_malloc(c.n_pending * sizeof *op->pending);
     op->ring = sl_malloc(sizeof *op->ring);
     if (c.paused)
@@ -241,7 +248,7 @@ static enum sl_code encode_own(struct sl_op *op)
     own.session_id = op->s->id;
     memcpy(own.incarnation, op->s->incarnation, sizeof own.incarnation);
     own.version = op->version;
-    own.metadata = op->s->metadata;
+    own.metadata = op->s->metadata || !op->is_new ? op->s->metadata : op->info.metadata;
     own.continuation = op->n_pending ? op->info.continuation : NULL;
     own.dtype = SL_DTYPE_F32;
     enum sl_code code =
@@ -261,9 +268,6 @@ static void restore_work(uv_work_t *work)
     op->tokens_seen = op->info.tokens_seen;
     if (!op->code && op->is_new && op->info.version > op->version)
         op->version = op->info.version;
-    if (!op->code && op->is_new && !op->s->metadata && op->info.metadata)
-        op->code = sl_session_set_metadata(
-            op->s, (struct sl_text){op->info.metadata, strlen(op->info.metadata)}, &op->err);
     if (!op->code && sl_session_writes_turns(op->ss, op->s))
         op->code = encode_own(op);
 }
@@ -273,7 +277,11 @@ static void on_restore_work(uv_work_t *work, int status)
     struct sl_op *op = work->data;
     struct sl_sessions *ss = op->ss;
     struct sl_session *s = op->s;
+    const char *metadata = op->is_new && !s->metadata ? op->info.metadata : NULL;
     (void)status;
+    if (!op->code && metadata)
+        op->code =
+            sl_session_set_metadata(s, (struct sl_text){metadata, strlen(metadata)}, &op->err);
     if (op->code) {
         restore_fails(op, &op->err);
         return;
@@ -311,6 +319,11 @@ static void on_restore_place(void *arg, struct sl_session *s, const struct sl_er
     restore_fails(op, err);
 }
 
+static void restore_made(struct sl_op *op)
+{
+    sl_sessions_ready(op->ss, op->s, on_restore_place, op);
+}
+
 static enum sl_code own_bytes(struct sl_op *op, const void *data, size_t n, struct sl_error *err)
 {
     size_t max = sl_snapshot_bytes_max(op->ss->opt.model);
@@ -346,12 +359,11 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
     if (!c && over) {
         op->s = over;
         c = sl_session_lease(over, NULL, &err);
-    } else if (!c) {
-        c = sl_op_insert_new(op, tenant, id, metadata, &err);
     }
-    if (c) {
+    if (c)
         sl_op_end(op, over, &err);
-        return;
-    }
-    sl_sessions_ready(ss, op->s, on_restore_place, op);
+    else if (over)
+        restore_made(op);
+    else
+        sl_op_make(op, tenant, id, metadata, restore_made);
 }

@@ -11,6 +11,9 @@
 
 void sl_op_free(struct sl_op *op)
 {
+    op->ss->n_busy--;
+    sl_free(op->tenant);
+    sl_free(op->id);
     sl_free(op->metadata);
     sl_free(op->pending);
     sl_free(op->ring);
@@ -30,6 +33,7 @@ struct sl_op *sl_op_new(struct sl_sessions *ss, sl_session_done *cb, void *arg)
         op->ss = ss;
         op->cb = cb;
         op->arg = arg;
+        ss->n_busy++;
     }
     return op;
 }
@@ -53,14 +57,54 @@ void sl_op_refuse(sl_session_done *cb, void *arg, const char *what)
     cb(arg, NULL, &err);
 }
 
-/* A new session did not come to be. */
+static bool is_quiet(const struct sl_session *s)
+{
+    return !s->readying && !s->saving && !s->evicting && !s->n_pins && !(s->going && s->n_forks);
+}
+
+void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s)
+{
+    struct sl_op *op = s->quiet_op;
+    (void)ss;
+    if (!op || !is_quiet(s))
+        return;
+    s->quiet_op = NULL;
+    op->when_quiet(op);
+}
+
+void sl_session_unpin(struct sl_sessions *ss, struct sl_session *s)
+{
+    assert(s->n_pins > 0);
+    s->n_pins--;
+    sl_session_is_quiet(ss, s);
+}
+
+/* The op has the lease. */
+static void when_quiet(struct sl_op *op, void (*then)(struct sl_op *op))
+{
+    assert(op->s->leased && !op->s->quiet_op);
+    op->when_quiet = then;
+    op->s->quiet_op = op;
+    sl_session_is_quiet(op->ss, op->s);
+}
+
+/* Its place may be what another one waits for. */
+static void undo_quiet(struct sl_op *op)
+{
+    struct sl_sessions *ss = op->ss;
+    op->s->leased = false;
+    sl_registry_remove(ss, op->s);
+    sl_op_end(op, NULL, &op->err);
+    sl_residency_balance(ss);
+}
+
+/* A new session did not come to be. Somebody may be reading it already. */
 void sl_op_undo_new(struct sl_op *op, const struct sl_error *err)
 {
-    struct sl_session *s = op->s;
-    s->leased = false;
-    sl_registry_remove(op->ss, s);
-    sl_op_end(op, NULL, err);
-    /* its place may be what another one waits for */
+    if (err != &op->err)
+        op->err = *err;
+    op->s->going = true;
+    when_quiet(op, undo_quiet);
 }
 
 void sl_op_keep_new(struct sl_op *op)
@@ -92,39 +136,67 @@ static void on_first_place(void *arg, struct sl_session *s, const struct sl_erro
     (void)err;
 }
 
-enum sl_code sl_op_insert_new(struct sl_op *op, const char *tenant, const char *id,
-                              struct sl_text metadata, struct sl_error *err)
+static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
 {
     struct sl_session *s;
-    enum sl_code c = sl_registry_insert(op->ss, tenant, id, &s, err);
+    enum sl_code c = sl_registry_insert(op->ss, op->tenant, op->id, &s, err);
     if (c)
         return c;
     s->in_memory = true;
     s->ttl_s = op->ttl_s;
-    c = sl_session_set_metadata(s, metadata, err);
-    if (c) {
-        sl_registry_remove(op->ss, s);
-        return c;
-    }
+    s->metadata = op->metadata;
+    s->n_metadata = op->n_metadata;
+    op->metadata = NULL;
     s->leased = true;
     op->s = s;
     return SL_OK;
 }
 
-void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
-                        struct sl_text metadata, sl_session_done *cb, void *arg)
+static void on_name_free(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    struct sl_error own;
+    (void)s;
+    (void)err; /* whatever became of the old one: if it is still there, it is in the way */
+    if (insert_new(op, &own))
+        op->refused(op, &own);
+    else
+        op->made(op);
+}
+
+static void refuse(struct sl_op *op, const struct sl_error *err)
+{
+    sl_op_end(op, NULL, err);
+}
+
+void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_text metadata,
+                void (*made)(struct sl_op *op))
 {
     struct sl_error err;
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "for a session");
+    op->made = made;
+    if (!op->refused)
+        op->refused = refuse;
+    op->tenant = sl_strdup(tenant);
+    op->id = id ? sl_strdup(id) : NULL;
+    if (metadata.s) {
+        op->metadata = sl_strndup(metadata.s, metadata.n);
+        op->n_metadata = metadata.n;
+    }
+    if (!op->tenant || (id && !op->id) || (metadata.s && !op->metadata)) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for a session");
+        op->refused(op, &err);
         return;
     }
-    op->ttl_s = ttl_s;
-    if (sl_op_insert_new(op, tenant, id, metadata, &err)) {
-        sl_op_end(op, NULL, &err);
-        return;
-    }
+    struct sl_session *old = id ? sl_registry_expire(op->ss, tenant, id) : NULL;
+    if (old)
+        sl_sessions_when_free(op->ss, old, on_name_free, op);
+    else
+        on_name_free(op, NULL, NULL);
+}
+
+static void created(struct sl_op *op)
+{
+    struct sl_sessions *ss = op->ss;
     if (!ss->store)
         sl_sessions_ready(ss, op->s, on_first_place, NULL);
     if (!sl_session_writes_turns(ss, op->s)) {
@@ -133,6 +205,18 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
     }
     struct sl_store_head head = sl_session_head(op->s);
     sl_store_put_head(ss->store, &head, on_new_head, op);
+}
+
+void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
+                        struct sl_text metadata, sl_session_done *cb, void *arg)
+{
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    if (!op) {
+        sl_op_refuse(cb, arg, "for a session");
+        return;
+    }
+    op->ttl_s = ttl_s;
+    sl_op_make(op, tenant, id, metadata, created);
 }
 
 /* --- fork ------------------------------------------------------------------------------------ */
@@ -171,10 +255,22 @@ static bool copy_rest(struct sl_session *s, const struct sl_session *from)
     return true;
 }
 
+static void start_forks(struct sl_sessions *ss);
+
+static void forget_source(struct sl_sessions *ss, struct sl_session *from)
+{
+    from->n_forks--;
+    sl_session_is_quiet(ss, from);
+}
+
+/* The old one may go, and the next in line begin. */
 static void release_source(struct sl_op *op)
 {
-    op->from->n_encoding--;
-    sl_session_is_quiet(op->ss, op->from);
+    struct sl_sessions *ss = op->ss;
+    forget_source(ss, op->from);
+    op->from = NULL;
+    ss->n_forks--;
+    start_forks(ss);
 }
 
 static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)
@@ -193,12 +289,13 @@ static void on_source_ready(void *arg, struct sl_session *from, const struct sl_
         s->version = from->version;
         s->tokens_seen = from->tokens_seen;
     }
+    if (err)
+        op->err = *err;
+    bool failed = err != NULL;
     release_source(op);
-    if (err) {
-        sl_op_undo_new(op, err);
-        return;
-    }
-    if (sl_session_writes_turns(op->ss, s))
+    if (failed)
+        sl_op_undo_new(op, &op->err);
+    else if (sl_session_writes_turns(op->ss, s))
         sl_sessions_save(op->ss, s, on_fork_saved, op);
     else
         sl_op_keep_new(op);
@@ -209,8 +306,9 @@ static void on_fork_place(void *arg, struct sl_session *s, const struct sl_error
     struct sl_op *op = arg;
     (void)s;
     if (err) {
+        op->err = *err;
         release_source(op);
-        sl_op_undo_new(op, err);
+        sl_op_undo_new(op, &op->err);
         return;
     }
     sl_sessions_ready(op->ss, op->from, on_source_ready, op);
@@ -231,6 +329,40 @@ static enum sl_code make_fork_id(char dst[SL_SESSION_ID_MAX + 1], const char *fr
     return sl_random_id(dst, SL_SESSION_ID_MAX + 1, prefix, err);
 }
 
+/* A fork has the place of the new session while it waits for one for the old one. Were there as
+ * many of them as places, each would wait for ever. */
+static void start_forks(struct sl_sessions *ss)
+{
+    while (ss->forks && ss->n_forks + 1 < ss->opt.n_places) {
+        struct sl_op *op = ss->forks;
+        ss->forks = op->next;
+        if (!ss->forks)
+            ss->forks_end = &ss->forks;
+        ss->n_forks++;
+        sl_sessions_ready(ss, op->s, on_fork_place, op);
+    }
+}
+
+/* First the new one's place, then the old one's state: who has a place is not evicted for it while
+ * it is leased, and the old one is not deleted while it is read. */
+static void fork_made(struct sl_op *op)
+{
+    struct sl_sessions *ss = op->ss;
+    op->next = NULL;
+    *ss->forks_end = op;
+    ss->forks_end = &op->next;
+    start_forks(ss);
+}
+
+static void fork_refused(struct sl_op *op, const struct sl_error *err)
+{
+    struct sl_sessions *ss = op->ss;
+    struct sl_session *from = op->from;
+    op->err = *err;
+    sl_op_end(op, NULL, &op->err);
+    forget_source(ss, from);
+}
+
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
                       int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg)
 {
@@ -241,19 +373,24 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const cha
         sl_op_refuse(cb, arg, "for a session");
         return;
     }
-    op->ttl_s = has_ttl ? ttl_s : from->ttl_s;
-    if (!metadata.s && from->metadata)
-        metadata = (struct sl_text){from->metadata, from->n_metadata};
-    if ((!id && make_fork_id(made, from->id, &err)) ||
-        sl_op_insert_new(op, from->tenant, id ? id : made, metadata, &err)) {
+    enum sl_code c = SL_OK;
+    if (ss->opt.n_places < 2)
+        c = sl_fail(&err, SL_E_SESSIONS_FULL,
+                    "a fork needs two sessions in memory at once, and there is room for one "
+                    "(--sessions-in-memory)");
+    if (!c && !id)
+        c = make_fork_id(made, from->id, &err);
+    if (c) {
         sl_op_end(op, NULL, &err);
         return;
     }
-    /* First the new one's place, then the old one's state: who has a place is not evicted for it
-     * while it is leased, and the old one is not deleted while it is read. */
+    op->ttl_s = has_ttl ? ttl_s : from->ttl_s;
+    if (!metadata.s && from->metadata)
+        metadata = (struct sl_text){from->metadata, from->n_metadata};
     op->from = from;
-    from->n_encoding++;
-    sl_sessions_ready(ss, op->s, on_fork_place, op);
+    from->n_forks++;
+    op->refused = fork_refused;
+    sl_op_make(op, from->tenant, id ? id : made, metadata, fork_made);
 }
 
 /* --- patch ----------------------------------------------------------------------------------- */
@@ -350,25 +487,6 @@ static void delete_quiet(struct sl_op *op)
     sl_store_remove(op->ss->store, &key, on_removed, op);
 }
 
-static bool is_quiet(const struct sl_session *s)
-{
-    return !s->readying && !s->saving && !s->evicting && !s->n_encoding;
-}
-
-void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s)
-{
-    if (!s->going || !is_quiet(s))
-        return;
-    struct sl_op **p = &ss->ops;
-    while (*p && (*p)->s != s)
-        p = &(*p)->next;
-    struct sl_op *op = *p;
-    if (!op)
-        return;
-    *p = op->next;
-    delete_quiet(op);
-}
-
 void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
                         void *arg)
 {
@@ -384,26 +502,35 @@ void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session
         return;
     }
     s->going = true;
-    if (is_quiet(s)) {
-        delete_quiet(op);
-        return;
-    }
-    op->next = ss->ops;
-    ss->ops = op;
+    when_quiet(op, delete_quiet);
 }
 
 /* --- evict ----------------------------------------------------------------------------------- */
 
+static void evict_quiet(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
+    if (s->in_memory) {
+        assert(sl_session_is_saved(ss, s)); /* nobody has changed it: we have the lease */
+        sl_session_forget_rest(ss, s);
+        s->in_memory = false;
+        if (s->has_place)
+            sl_residency_leave(ss, s);
+    }
+    sl_sessions_give_back(ss, s);
+    sl_op_end(op, s, NULL);
+}
+
+/* It may still be read, then it goes after that. */
 static void on_saved_to_evict(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_op *op = arg;
-    struct sl_sessions *ss = op->ss;
-    if (!err && s->has_place && s->in_memory && is_quiet(s) && sl_session_is_saved(ss, s)) {
-        sl_session_forget_rest(ss, s);
-        s->in_memory = false;
-        sl_residency_leave(ss, s);
+    if (!err) {
+        when_quiet(op, evict_quiet);
+        return;
     }
-    sl_sessions_give_back(ss, s);
+    sl_sessions_give_back(op->ss, s);
     sl_op_end(op, s, err);
 }
 

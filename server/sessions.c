@@ -192,9 +192,10 @@ void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
     free_session(ss, s);
 }
 
+/* One that is used is not; one that is being deleted for it still is. */
 static bool is_expired(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return s->ttl_s && !s->leased && ss->opt.now() - s->used_at >= s->ttl_s;
+    return s->ttl_s && (!s->leased || s->going) && ss->opt.now() - s->used_at >= s->ttl_s;
 }
 
 enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant, const char *id,
@@ -220,13 +221,23 @@ static void nothing_done(void *arg, struct sl_session *s, const struct sl_error 
 void sl_sessions_expire(struct sl_sessions *ss)
 {
     for (size_t i = ss->n; i-- > 0;)
-        if (i < ss->n && is_expired(ss, ss->v[i]))
+        if (i < ss->n && !ss->v[i]->leased && is_expired(ss, ss->v[i]))
             sl_sessions_delete(ss, ss->v[i], nothing_done, NULL);
+}
+
+struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id)
+{
+    struct sl_session *s = lookup(ss, tenant, id);
+    if (!s || !is_expired(ss, s))
+        return NULL;
+    if (!s->leased)
+        sl_sessions_delete(ss, s, nothing_done, NULL);
+    return lookup(ss, tenant, id);
 }
 
 static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
 {
-    if (ss->n == ss->opt.max_sessions)
+    if (ss->n == ss->opt.max_sessions && !ss->opening)
         sl_sessions_expire(ss);
     if (ss->n == ss->opt.max_sessions)
         return sl_fail(err, SL_E_SESSIONS_FULL, "there are %zu sessions, which is the limit (%s)",
@@ -247,12 +258,7 @@ static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
 enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
                                 struct sl_session **ret, struct sl_error *err)
 {
-    struct sl_session *old = id ? lookup(ss, tenant, id) : NULL;
-    if (old && is_expired(ss, old)) {
-        sl_sessions_delete(ss, old, nothing_done, NULL);
-        old = lookup(ss, tenant, id);
-    }
-    if (old)
+    if (id && lookup(ss, tenant, id))
         return sl_fail_param(err, SL_E_SESSION_EXISTS, "id",
                              "there is a session '%s' already; delete it first, or take another id",
                              id);
@@ -305,6 +311,11 @@ bool sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct s
         item(s, given++, arg);
     }
     return false;
+}
+
+bool sl_sessions_busy(const struct sl_sessions *ss)
+{
+    return ss->n_busy > 0;
 }
 
 size_t sl_sessions_count(const struct sl_sessions *ss)
@@ -450,12 +461,15 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
     ss->opt = *opt;
     ss->line_end = &ss->line;
     ss->encode_line_end = &ss->encode_line;
+    ss->forks_end = &ss->forks;
+    ss->opening = true;
     struct opening o = {.ss = ss, .err = err};
     enum sl_code c = SL_OK;
     if (opt->store)
         c = sl_store_open(&ss->store,
                           &(struct sl_store_options){.spec = opt->store, .loop = opt->loop},
                           take_head, &o, err);
+    ss->opening = false;
     if (!c)
         c = o.code;
     if (c) {

@@ -65,13 +65,16 @@ struct sl_session {
     struct sl_run *run; /* the turn that has the lease; NULL: something shorter has it */
 
     /* residency.c's and residency_save.c's */
-    bool has_place, readying, saving, evicting, going;
+    bool has_place, readying, saving, evicting;
+    bool going;             /* a delete has the lease */
     bool in_store;          /* the store knows it */
     bool head_dirty;        /* and not yet what is new of its head */
     uint64_t saved_version; /* of the snapshot in the store; 0: there is none */
     uint64_t replay_tokens; /* of the turns since */
     struct sl_waiter *waiters, *save_waiters, *free_waiters;
-    unsigned n_encoding;              /* snapshots of it that are being made: it must not go */
+    unsigned n_pins;                  /* it is read (encoded, told about): its memory must stay */
+    unsigned n_forks;                 /* that will be made of it: it must not be deleted */
+    struct sl_op *quiet_op;           /* has the lease and waits for these to end */
     struct sl_session *newer, *older; /* by last use, among those with a place */
     struct sl_session *next_in_line;  /* waiting for a place */
 };
@@ -90,6 +93,7 @@ struct sl_sessions_options {
     const char *store;   /* "dir:PATH"; NULL: none, sessions end with the process */
     enum sl_durability durability;
     uint64_t replay_limit; /* tokens: more than these since the snapshot are worth a new one */
+    size_t max_tokens;     /* that a client's snapshot may still want of a paused turn */
     int64_t (*now)(void);
 };
 
@@ -102,7 +106,12 @@ SL_NODISCARD enum sl_code sl_sessions_open(struct sl_sessions **ret,
                                            const struct sl_sessions_options *opt,
                                            struct sl_error *err);
 
-/* No session may be leased. `closed` is called when the store has finished; then all is gone. */
+/* Does anything still change, load or save a session? (A turn, or one that waits for the lease,
+ * does not count.) */
+bool sl_sessions_busy(const struct sl_sessions *ss);
+
+/* Not while busy, and no turn may run. `closed` is called when the store has finished; then all is
+ * gone. */
 void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *arg);
 
 /* Errors: SESSION_NOT_FOUND (also when its time to live is over: then it is gone). */

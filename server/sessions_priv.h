@@ -28,11 +28,14 @@ struct sl_sessions {
     struct sl_session *line, **line_end; /* sessions that wait for a place */
     size_t n_line, n_evicting, n_encoding;
     bool balancing, balance_again;
+    bool opening;
     struct sl_encode *encode_line, **encode_line_end; /* encodings that wait for their turn */
     struct sl_residency_stats stats;
 
-    struct sl_op *ops; /* waiting for a session to become quiet */
-    size_t n_flushing, n_flush_failed;
+    size_t n_busy;                    /* ops, loads, encodings, saves: see sl_sessions_busy() */
+    size_t n_forks;                   /* that have one place and may wait for another */
+    struct sl_op *forks, **forks_end; /* in line for that */
+    size_t n_flushing, n_flush_failed, flush_at;
     void (*flushed)(void *arg, size_t n_failed);
     void *flushed_arg;
     void (*closed)(void *arg);
@@ -43,6 +46,8 @@ struct sl_sessions {
 enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
                                 struct sl_session **ret, struct sl_error *err);
 void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s); /* and frees it */
+/* The session of that name, if its time to live is over and its deletion takes a while. */
+struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id);
 SL_NODISCARD enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m,
                                                   struct sl_error *err);
 SL_NODISCARD bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a);
@@ -50,8 +55,10 @@ void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s); /* st
 struct sl_store_key sl_session_key(const struct sl_session *s);
 struct sl_store_head sl_session_head(const struct sl_session *s);
 
-/* session_ops.c: what waits for a session that something reads or writes goes on now. */
+/* session_ops.c: nothing of what its caller has begun reads or writes the session any more. What
+ * has waited for that goes on now: s may be gone afterwards. */
 void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s);
+void sl_session_unpin(struct sl_sessions *ss, struct sl_session *s); /* the same, and n_pins - 1 */
 
 /* residency.c */
 void sl_residency_touch(struct sl_sessions *ss, struct sl_session *s); /* used now */
@@ -61,9 +68,13 @@ void sl_residency_balance(struct sl_sessions *ss); /* places for those that wait
 /* A change under way: it takes the lease (or makes a session that nobody else can lease yet), does
  * what takes time, and ends in one place, where either everything was changed or nothing. */
 struct sl_op {
-    struct sl_op *next; /* waiting for a session to become quiet */
+    struct sl_op *next;                   /* forks in line */
+    void (*when_quiet)(struct sl_op *op); /* while it is its session's quiet_op */
     struct sl_sessions *ss;
     struct sl_session *s;
+    char *tenant, *id; /* of a new one; id NULL: any */
+    void (*made)(struct sl_op *op);
+    void (*refused)(struct sl_op *op, const struct sl_error *err);
     struct sl_session *from; /* fork */
     sl_session_done *cb;
     void *arg;
@@ -102,9 +113,10 @@ void sl_op_free(struct sl_op *op);
 void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *err); /* calls back */
 void sl_op_refuse(sl_session_done *cb, void *arg,
                   const char *what); /* no memory for the op itself */
-/* A new session, leased by the op; then it is kept, or it did not come to be. */
-SL_NODISCARD enum sl_code sl_op_insert_new(struct sl_op *op, const char *tenant, const char *id,
-                                           struct sl_text metadata, struct sl_error *err);
+/* A new session, leased by the op, for `made`; then it is kept, or it did not come to be. An
+ * expired one under its name goes first. Where it cannot be: `refused`, by default the op's end. */
+void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_text metadata,
+                void (*made)(struct sl_op *op));
 void sl_op_keep_new(struct sl_op *op);
 void sl_op_undo_new(struct sl_op *op, const struct sl_error *err);
 
@@ -123,7 +135,7 @@ static inline bool sl_session_writes_turns(const struct sl_sessions *ss, const s
 static inline bool sl_session_is_saved(const struct sl_sessions *ss, const struct sl_session *s)
 {
     return !ss->store || sl_session_is_ephemeral(s) ||
-           (s->in_store && !s->head_dirty && (s->saved_version == s->version || !s->in_memory));
+           (s->in_store && !s->head_dirty && (!s->in_memory || s->saved_version == s->version));
 }
 
 #endif

@@ -348,7 +348,8 @@ static void commit(struct sl_run *r, const struct sl_turn_result *t)
     if (t->finish == SL_FINISH_PAUSED) {
         c = sl_run_leave_paused(r, t, &paused, &generated, &err);
         k.paused = &paused;
-    } else if (r->key && r->spec.answer) {
+    }
+    if (!c && r->key && r->spec.answer) { /* also of a paused one: its prompt must not come twice */
         c = ask_answer(r, &body, &answer, &err);
         k.answer = &answer;
     }

@@ -138,6 +138,7 @@ static void on_done(struct sl_run *r, void *user)
 static void on_answer(struct sl_run *r, void *user, struct sl_buf *b)
 {
     (void)r;
+    adopt(user);
     sl_answer_body(user, b);
 }
 
@@ -189,8 +190,9 @@ static enum sl_code find_session(struct sl_generation *g, struct sl_session **re
     } else if (sl_exchange_header(g->ex, "If-Match")) {
         c = sl_fail_param(err, SL_E_INVALID_VALUE, "If-Match",
                           "the header If-Match was sent, but no session is named");
-    } else if (g->req.input.kind == SL_INPUT_RESUME) {
-        c = sl_fail_param(err, SL_E_MISSING_FIELD, "session", "resume needs a session");
+    } else if (g->req.input.kind == SL_INPUT_RESUME && !g->req.initial_state) {
+        c = sl_fail_param(err, SL_E_MISSING_FIELD, "session",
+                          "resume needs a session, or an initial_state");
     }
     if (!c)
         *ret = s;

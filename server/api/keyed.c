@@ -68,6 +68,16 @@ static void answer_again(struct sl_generation *g, const struct sl_session *s,
         sl_exchange_cut(ex);
 }
 
+static enum sl_code check_in_flight(const struct sl_generation *g, const struct sl_session *s,
+                                    struct sl_error *err)
+{
+    const char *running = s->run ? sl_run_idempotency_key(s->run) : NULL;
+    if (!running || strcmp(running, g->key) != 0)
+        return SL_OK;
+    return sl_fail_param(err, SL_E_IDEMPOTENCY_IN_FLIGHT, "Idempotency-Key",
+                         "a request with this key is being answered; ask again later");
+}
+
 static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_generation *g = arg;
@@ -82,11 +92,11 @@ static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err
         sl_generation_fail(g, NULL); /* only frees it: it is answered */
         return;
     }
-    enum sl_code c = SL_OK;
-    if (a)
+    enum sl_code c = check_in_flight(g, s, &own); /* again: both may have waited for the session */
+    if (!c && a)
         c = sl_fail_param(&own, SL_E_IDEMPOTENCY_MISMATCH, "Idempotency-Key",
                           "this key was used for another body; every new request needs its own");
-    else
+    else if (!c)
         c = sl_session_match(s, sl_exchange_header(g->ex, "If-Match"), &own);
     if (!c)
         c = sl_generation_run(g, s, &own);
@@ -96,10 +106,8 @@ static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err
 
 enum sl_code sl_keyed_start(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
 {
-    const char *running = s->run ? sl_run_idempotency_key(s->run) : NULL;
-    if (running && !strcmp(running, g->key))
-        return sl_fail_param(err, SL_E_IDEMPOTENCY_IN_FLIGHT, "Idempotency-Key",
-                             "a request with this key is being answered; ask again later");
-    sl_sessions_ready(g->app->sessions, s, on_ready, g);
-    return SL_OK;
+    enum sl_code c = check_in_flight(g, s, err);
+    if (!c)
+        sl_sessions_ready(g->app->sessions, s, on_ready, g);
+    return c;
 }

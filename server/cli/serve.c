@@ -35,7 +35,8 @@ struct serving {
     uv_work_t work;
     bool is_loading; /* the pool is at it */
     bool has_expiry;
-    bool is_drained;
+    bool is_flushed;
+    size_t n_unsaved;
     int64_t begun_us;
     enum sl_code code; /* of loading */
     struct sl_error err;
@@ -220,6 +221,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                            .store = has_store ? c->store : NULL,
                                            .durability = (enum sl_durability)c->durability,
                                            .replay_limit = s->replay_limit,
+                                           .max_tokens = limits.max_tokens,
                                            .now = unix_seconds};
     enum sl_code code = sl_sessions_open(&app->sessions, &sessions, err);
     if (code)
@@ -257,23 +259,12 @@ static void on_loaded(uv_work_t *work, int status)
 
 /* --- the server's hooks ----------------------------------------------------------------------- */
 
-static void on_flushed(void *arg, size_t n_failed)
-{
-    struct serving *s = arg;
-    if (n_failed)
-        sl_log(SL_LOG_ERROR, "sessions could not be stored", SL_LI("sessions", n_failed));
-    s->is_drained = true;
-    sl_server_drained(s->app.server);
-}
-
-/* No turn runs any more: what is only in memory goes to the store. */
+/* No turn runs any more. What is only in memory goes to the store when no request can come any more
+ * that would change it: close_app(). */
 static void on_drained(void *arg)
 {
     struct serving *s = arg;
-    if (s->app.sessions)
-        sl_sessions_flush(s->app.sessions, on_flushed, s);
-    else
-        on_flushed(s, 0);
+    sl_server_drained(s->app.server);
 }
 
 static void on_drain(void *arg)
@@ -330,6 +321,26 @@ static void only_note(void *arg)
     *(bool *)arg = true;
 }
 
+static void on_flushed(void *arg, size_t n_failed)
+{
+    struct serving *s = arg;
+    s->is_flushed = true;
+    s->n_unsaved = n_failed;
+}
+
+/* Nothing changes a session any more; then all are in the store. */
+static void flush(struct serving *s, uv_loop_t *loop)
+{
+    struct sl_sessions *ss = s->app.sessions;
+    while (sl_sessions_busy(ss))
+        uv_run(loop, UV_RUN_ONCE);
+    sl_sessions_flush(ss, on_flushed, s);
+    while (!s->is_flushed || sl_sessions_busy(ss))
+        uv_run(loop, UV_RUN_ONCE);
+    if (s->n_unsaved)
+        sl_log(SL_LOG_ERROR, "sessions could not be stored", SL_LI("sessions", s->n_unsaved));
+}
+
 /* After the server's end. */
 static void close_app(struct serving *s)
 {
@@ -343,10 +354,11 @@ static void close_app(struct serving *s)
         sl_turns_drain_limit(app->turns);
         while (!idle)
             uv_run(loop, UV_RUN_ONCE);
+        if (s->has_expiry)
+            uv_close((uv_handle_t *)&app->expiry, NULL);
+        flush(s, loop);
         sl_turns_close(app->turns);
     }
-    if (s->has_expiry)
-        uv_close((uv_handle_t *)&app->expiry, NULL);
     sl_sessions_close(app->sessions, NULL, NULL);
     while (uv_run(loop, UV_RUN_DEFAULT)) /* the end of sl_server_run() may still stop a run */
         ;
@@ -380,7 +392,7 @@ static int run(struct serving *s)
     int rc = sl_server_run(server);
     close_app(s);
     sl_server_close(server);
-    return rc;
+    return rc ? rc : s->n_unsaved ? SL_EXIT_FAILED : rc;
 }
 
 int sl_cli_serve(int argc, char **argv)
