@@ -247,7 +247,7 @@ static const struct {
     {"'messages':[{'role':'user','content':[{'type':'image_url','image_url':{}}]}]", "unsupported",
      "messages[0].content[0].type", 0},
     {"'resume':true", "missing_field", "session", 0},
-    {"'resume':true,'session':'s'", "unsupported", "resume", 0},
+    {"'resume':true,'session':'s'", "nothing_paused", "resume", 409},
     {"'prompt':'a','initial_state':'!!!!'", "invalid_value", "initial_state", 0},
     {"'prompt':'a','model':'\\u0000'", "invalid_value", "model", 0},
     {"'prompt':'a','session':'a/b'", "invalid_value", "session", 0},
