@@ -127,13 +127,16 @@ static void on_new_head(void *arg, enum sl_code code, const struct sl_error *err
     sl_op_keep_new(op);
 }
 
-/* Without a store there is a place for every session that may exist. */
+/* Without a store there is a place for every session that may exist; only memory may be short. */
 static void on_first_place(void *arg, struct sl_session *s, const struct sl_error *err)
 {
-    (void)arg;
-    assert(s->has_place && !err);
+    struct sl_op *op = arg;
+    assert(err || s->has_place);
     (void)s;
-    (void)err;
+    if (err)
+        sl_op_undo_new(op, err);
+    else
+        sl_op_keep_new(op);
 }
 
 static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
@@ -197,8 +200,10 @@ void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_
 static void created(struct sl_op *op)
 {
     struct sl_sessions *ss = op->ss;
-    if (!ss->store)
-        sl_sessions_ready(ss, op->s, on_first_place, NULL);
+    if (!ss->store) {
+        sl_sessions_ready(ss, op->s, on_first_place, op);
+        return;
+    }
     if (!sl_session_writes_turns(ss, op->s)) {
         sl_op_keep_new(op);
         return;

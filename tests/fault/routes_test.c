@@ -97,10 +97,11 @@ static double metric(const char *name)
 static void *serve(void *arg)
 {
     static char *args[] = {
-        "serve", NULL, "--sessions-in-memory=4", "--threads=1", "--log-level=error", NULL};
+        "serve",          NULL, "--sessions-in-memory=4", "--threads=1", "--log-level=error",
+        "--store=memory", NULL};
     (void)arg;
     args[1] = listen_option;
-    exit_code = sl_cli_serve(5, args);
+    exit_code = sl_cli_serve(6, args);
     return NULL;
 }
 
