@@ -10,13 +10,15 @@
 #include "engine/model_priv.h"
 #include "engine/models/embedded.h"
 
-/* "dir/rwkv7-0.1b.pth" -> "rwkv7-0.1b" */
-static char *short_name(const char *path)
+/* "rwkv7-0.1b.pth" -> "rwkv7-0.1b" */
+static char *short_name(const char *file)
 {
-    const char *slash = strrchr(path, '/');
-    const char *s = slash ? slash + 1 : path;
-    const char *dot = strrchr(s, '.');
-    return sl_strndup(s, dot && dot > s ? (size_t)(dot - s) : strlen(s));
+    static const char *const extensions[] = {".pth", ".pt", ".safetensors"};
+    const char *dot = strrchr(file, '.');
+    for (size_t i = 0; dot && dot > file && i < sizeof extensions / sizeof *extensions; i++)
+        if (strcmp(dot, extensions[i]) == 0)
+            return sl_strndup(file, (size_t)(dot - file));
+    return sl_strdup(file);
 }
 
 static enum sl_code find_mixer(struct sl_model *m, const char *file, struct sl_error *err)
@@ -118,27 +120,33 @@ static const struct sl_kernels *check_options(const struct sl_model_options *opt
     return k;
 }
 
-/* Takes ownership of `tensors`, also when it fails. */
-static enum sl_code open_tensors(struct sl_model **ret, struct sl_tensors *tensors,
-                                 const char *file, char *name, const struct sl_kernels *kernels,
-                                 enum sl_dtype weights, struct sl_error *err)
+enum sl_code sl_model_open_tensors(struct sl_model **ret, struct sl_tensors *tensors,
+                                   const char *file, const struct sl_model_options *opt,
+                                   struct sl_error *err)
 {
+    const struct sl_model_options defaults = {0};
+    opt = opt ? opt : &defaults;
     enum sl_code rc;
     struct sl_model *m = sl_calloc(1, sizeof *m);
-    if (!m || !name) {
-        rc = sl_fail(err, SL_E_NO_MEMORY, "no memory for a model");
+    if (!m) {
         sl_tensors_close(tensors);
-        sl_free(name);
-        sl_free(m);
-        return rc;
+        return sl_fail(err, SL_E_NO_MEMORY, "%.160s: no memory for a model", file);
     }
     m->tensors = tensors;
-    m->name = name;
-    m->kernels = kernels;
+    m->name = short_name(file);
+    if (!m->name) {
+        rc = sl_fail(err, SL_E_NO_MEMORY, "%.160s: no memory for a model", file);
+        goto out;
+    }
+    m->kernels = check_options(opt, err);
+    if (!m->kernels) {
+        rc = SL_E_INVALID_VALUE;
+        goto out;
+    }
     rc = find_mixer(m, file, err);
     if (rc != SL_OK)
         goto out;
-    rc = load(m, file, weights, err);
+    rc = load(m, file, opt->weights, err);
     if (rc != SL_OK)
         goto out;
     *ret = m;
@@ -152,16 +160,9 @@ enum sl_code sl_model_open_memory(struct sl_model **ret, const void *data, size_
                                   const char *name, const struct sl_model_options *opt,
                                   struct sl_error *err)
 {
-    const struct sl_model_options defaults = {0};
     struct sl_tensors *t = NULL;
-    opt = opt ? opt : &defaults;
-    const struct sl_kernels *kernels = check_options(opt, err);
-    if (!kernels)
-        return SL_E_INVALID_VALUE;
     enum sl_code rc = sl_tensors_open_memory(&t, data, n_bytes, name, err);
-    if (rc != SL_OK)
-        return rc;
-    return open_tensors(ret, t, name, sl_strdup(name), kernels, opt->weights, err);
+    return rc == SL_OK ? sl_model_open_tensors(ret, t, name, opt, err) : rc;
 }
 
 enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options *opt,
@@ -173,15 +174,11 @@ enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options 
         return sl_model_open_memory(ret, data, n, SL_EMBEDDED_NAME, opt, err);
     }
     struct sl_tensors *t = NULL;
-    const struct sl_kernels *kernels = check_options(opt, err);
-    if (!kernels)
-        return SL_E_INVALID_VALUE;
     enum sl_code rc = sl_tensors_open(&t, opt->path, err);
     if (rc != SL_OK)
         return rc;
     const char *slash = strrchr(opt->path, '/');
-    return open_tensors(ret, t, slash ? slash + 1 : opt->path, short_name(opt->path), kernels,
-                        opt->weights, err);
+    return sl_model_open_tensors(ret, t, slash ? slash + 1 : opt->path, opt, err);
 }
 
 void sl_model_close(struct sl_model *m)

@@ -29,8 +29,14 @@ static inline void *sl_model_block_layer(const struct sl_model *m, size_t i)
     return m->block_layers + i * m->mixer->block->layer_bytes;
 }
 
-/* sl_model_open() on a file's bytes, which must outlive the model. opt->path is not looked at; it
- * may be NULL as a whole. */
+/* sl_model_open() on tensors that are open already; takes them over, also when it fails. `file` is
+ * the file's name without its folder. opt->path is not looked at; opt may be NULL. */
+SL_NODISCARD enum sl_code sl_model_open_tensors(struct sl_model **ret, struct sl_tensors *tensors,
+                                                const char *file,
+                                                const struct sl_model_options *opt,
+                                                struct sl_error *err);
+
+/* The same on a file's bytes, which must outlive the model. */
 SL_NODISCARD enum sl_code sl_model_open_memory(struct sl_model **ret, const void *data,
                                                size_t n_bytes, const char *name,
                                                const struct sl_model_options *opt,

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    ROW_BLOCK = 64,          /* rows of x per block: 192 KiB at d_model 768 */
+    ROW_BLOCK = 96,          /* rows of x per block at most: 288 KiB at d_model 768 */
     TILE_FLOATS = 32 * 1024, /* outputs between two calls of after() */
     TILE_PANELS_MIN = 4      /* but not fewer panels than this */
 };
@@ -48,8 +48,9 @@ void sl_pass_keep_shift(const struct sl_pass *p, const struct sl_span *span, siz
 static void product_panels(const struct sl_pass *p, const struct sl_product *v, const void *arg,
                            size_t begin, size_t end)
 {
-    for (size_t row = 0; row < p->n_rows; row += ROW_BLOCK) {
-        size_t rows = p->n_rows - row < ROW_BLOCK ? p->n_rows - row : ROW_BLOCK;
+    size_t n_blocks = (p->n_rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    for (size_t i = 0, row = 0, rows; i < n_blocks; i++, row += rows) {
+        rows = (p->n_rows - row) / (n_blocks - i); /* alike, that none is a small rest */
         size_t run = TILE_FLOATS / (rows * SL_PANEL);
         run = run < TILE_PANELS_MIN ? TILE_PANELS_MIN : run;
         for (size_t b = begin; b < end; b += run) {

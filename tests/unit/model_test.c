@@ -334,6 +334,64 @@ static void test_fingerprint(void **unused)
     seeded_done(&s);
 }
 
+/* The same values column by column, as views in a .pth file can be. Returns what it allocated. */
+static void **turn(struct sl_tensors *ts)
+{
+    void **copies = calloc(ts->n, sizeof *copies);
+    assert_non_null(copies);
+    for (size_t i = 0; i < ts->n; i++) {
+        struct sl_tensor *t = &ts->v[i];
+        size_t rows = t->shape[0], cols = t->shape[1], size = sl_dtype_size(t->dtype);
+        if (t->rank != 2 || rows == 1 || cols == 1)
+            continue;
+        unsigned char *p = copies[i] = malloc(t->n_elements * size);
+        assert_non_null(p);
+        for (size_t e = 0; e < t->n_elements; e++)
+            memcpy(p + (e % cols * rows + e / cols) * size, t->data + e * size, size);
+        t->data = p;
+        t->stride[0] = 1, t->stride[1] = (ptrdiff_t)rows;
+        t->contiguous = false;
+    }
+    return copies;
+}
+
+/* Where a tensor's elements lie is nothing to the model. */
+static void test_views(void **unused)
+{
+    (void)unused;
+    enum { N = 5 };
+    unsigned char *bytes;
+    size_t n_bytes;
+    struct sl_error err;
+    struct sl_tensors *t = NULL;
+    struct sl_model *m[2] = {seeded_open(&tiny, NULL, &bytes, &n_bytes), NULL};
+    assert_int_equal(sl_tensors_open_memory(&t, bytes, n_bytes, "m", &err), SL_OK);
+    size_t n = t->n;
+    void **copies = turn(t);
+    assert_int_equal(sl_model_open_tensors(&m[1], t, "m", NULL, &err), SL_OK);
+    assert_memory_equal(sl_model_info(m[0])->fingerprint, sl_model_info(m[1])->fingerprint, 16);
+    const uint32_t tokens[N] = {3, 1, 4, 49, 0};
+    float *logits[2];
+    for (size_t i = 0; i < 2; i++) {
+        struct runner r;
+        void *state = runner_state(m[i]);
+        logits[i] = runner_logits(m[i], N);
+        runner_open(&r, m[i], 1, N, 1);
+        runner_feed(&r, state, tokens, N, N, logits[i]);
+        runner_close(&r);
+        sl_free(state);
+    }
+    assert_memory_equal(logits[0], logits[1], N * sl_model_logits_stride(m[0]) * sizeof **logits);
+    for (size_t i = 0; i < 2; i++) {
+        sl_free(logits[i]);
+        sl_model_close(m[i]);
+    }
+    for (size_t i = 0; i < n; i++)
+        free(copies[i]);
+    free(copies);
+    free(bytes);
+}
+
 static void test_other_models(void **unused)
 {
     (void)unused;
@@ -487,6 +545,7 @@ int main(void)
         cmocka_unit_test(test_other_models), cmocka_unit_test(test_options),
         cmocka_unit_test(test_file),         cmocka_unit_test(test_embedded),
         cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_forward_no_memory),
+        cmocka_unit_test(test_views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
