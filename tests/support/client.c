@@ -212,7 +212,7 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *user)
 static int on_socket(void *user, curl_socket_t fd, curlsocktype purpose)
 {
     const struct call *k = user;
-    int small = 2048;
+    int small = 32 << 10;
     (void)purpose;
     if (k->client->small_buffers)
         setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
