@@ -26,11 +26,13 @@
 
 #include "engine/base/mem.h"
 #include "server/cli/cli.h"
+#include "tests/support/stores.h"
 
 enum { MOST_ALLOCATIONS = 3000, REPLY_MAX = 1 << 20, DEADLINE_S = 60 };
 
-static char folder[] = "/tmp/slate-test-XXXXXX";
-static char sock_path[64], listen_option[96];
+#define FOLDER "/tmp/slate-test-XXXXXX"
+static char folder[sizeof FOLDER];
+static char sock_path[64], listen_option[96], store_option[96];
 static pthread_t thread;
 static int exit_code;
 static char reply[REPLY_MAX + 1];
@@ -105,11 +107,15 @@ static void *serve(void *arg)
     return NULL;
 }
 
-static int start(void **state)
+static int start(bool keeps)
 {
-    (void)state;
+    memcpy(folder, FOLDER, sizeof folder);
     if (!mkdtemp(folder))
         return -1;
+    if (keeps)
+        snprintf(store_option, sizeof store_option, "--store=dir:%s/store", folder);
+    else
+        snprintf(store_option, sizeof store_option, "--store=memory");
     snprintf(sock_path, sizeof sock_path, "%s/socket", folder);
     snprintf(listen_option, sizeof listen_option, "--listen=unix:%s", sock_path);
     if (pthread_create(&thread, NULL, serve, NULL))
@@ -119,14 +125,25 @@ static int start(void **state)
     return 0;
 }
 
+static int start_forgetful(void **state)
+{
+    (void)state;
+    return start(false);
+}
+
+static int start_keeping(void **state)
+{
+    (void)state;
+    return start(true);
+}
+
 static int stop(void **state)
 {
     (void)state;
     bool asked = talk("POST", "/v1/admin/drain", "") && status() == 202;
     if (!asked || pthread_join(thread, NULL))
         return -1;
-    unlink(sock_path);
-    rmdir(folder);
+    remove_tree(folder);
     return exit_code;
 }
 
@@ -239,6 +256,8 @@ static void every_route(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_route)};
-    return cmocka_run_group_tests_name("routes without memory", tests, start, stop);
+    const struct CMUnitTest forgetful[] = {cmocka_unit_test(every_route)};
+    const struct CMUnitTest keeping[] = {cmocka_unit_test(every_route)};
+    int rc = cmocka_run_group_tests_name("routes without memory", forgetful, start_forgetful, stop);
+    return rc + cmocka_run_group_tests_name("the same with a store", keeping, start_keeping, stop);
 }
