@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
@@ -13,8 +14,9 @@
 
 enum {
     SIGNALS = 3,
-    CUT_AFTER_MS = 5000,  /* after the drain's limit */
-    FLUSH_LIMIT_MS = 2000 /* for last bytes to slow clients, when closing */
+    CUT_AFTER_MS = 5000,   /* after the drain's limit */
+    FLUSH_LIMIT_MS = 2000, /* for last bytes to slow clients, when closing */
+    FILES_BESIDES = 64     /* descriptors that are no connections */
 };
 
 struct sl_server {
@@ -220,6 +222,20 @@ static enum sl_code open_handles(struct sl_server *s, struct sl_error *err)
     return SL_OK;
 }
 
+/* Each connection is a descriptor, and a second one while it is watched only; the usual soft limit
+ * of 1,024 is less than --max-connections may ask for. */
+static void raise_file_limit(uint64_t connections)
+{
+    struct rlimit r;
+    rlim_t want = (rlim_t)(2 * connections + FILES_BESIDES);
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want)
+        return;
+    r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
+    if (setrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur < want)
+        sl_log(SL_LOG_WARN, "the limit of open files is low for --max-connections",
+               SL_LI("files", r.rlim_cur), SL_LI("connections", connections));
+}
+
 /* --- open and close -------------------------------------------------------------------------- */
 
 static enum sl_code open_env(struct sl_server *s, struct sl_error *err)
@@ -260,6 +276,7 @@ enum sl_code sl_server_open(struct sl_server **ret, const struct sl_config *conf
     if (!s)
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the server");
     s->config = config;
+    raise_file_limit(config->max_connections);
     int e = uv_loop_init(&s->loop);
     if (e) {
         sl_free(s);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -344,6 +345,29 @@ static void test_more_connections_than_allowed(void **state)
     server_stop(s);
 }
 
+/* The usual soft limit of files is no limit of connections. */
+static void test_many_connections(void **state)
+{
+    (void)state;
+    enum { MANY = 150 };
+    struct rlimit old, low;
+    struct raw *r[MANY];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    low = (struct rlimit){.rlim_cur = 64, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    struct server *s = server_start_loading(ARGS("--max-connections", "200"));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    for (size_t i = 0; i < MANY; i++) {
+        r[i] = raw_open(s);
+        raw_puts(r[i], GET("/livez"));
+    }
+    for (size_t i = 0; i < MANY; i++) {
+        expect(r[i], 200);
+        raw_close(r[i]);
+    }
+    server_stop(s);
+}
+
 /* A client that reads nothing is cut off after --write-timeout; nobody waits for it. Over a unix
  * socket, whose buffers are small. */
 static void test_a_client_that_does_not_read(void **state)
@@ -562,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_hosts_and_origins),
         cmocka_unit_test(test_deadlines),
         cmocka_unit_test(test_more_connections_than_allowed),
+        cmocka_unit_test(test_many_connections),
         cmocka_unit_test(test_a_client_that_does_not_read),
         cmocka_unit_test(test_clients_that_go_away),
         cmocka_unit_test(test_unix_socket),
