@@ -287,7 +287,7 @@ enum sl_code sl_keys_identify(const struct sl_keys *k, const char *authorization
     key += strspn(key, " ");
     unsigned char bytes[SL_KEY_BYTES_MAX] = {0};
     size_t n = strlen(key);
-    bool fits = n <= sizeof bytes && n >= SL_KEY_BYTES_MIN;
+    bool fits = n <= sizeof bytes;
     memcpy(bytes, key, fits ? n : 0);
     size_t found = find(k, bytes); /* an empty block equals no key */
     explicit_bzero(bytes, sizeof bytes);

@@ -1,6 +1,5 @@
 /* conn_test.c: reading requests: framing, limits, deadlines, and every way to be refused. On a
- * transport of memory. What is right and what is wrong comes from RFC 9110 and 9112 and from the
- * known ways to smuggle requests. */
+ * transport of memory. Right and wrong are RFC 9110's and 9112's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -314,6 +313,7 @@ static void test_bad_requests(void **state)
     }
     static const char nul[] = "GET /ok HTTP/1.1\r\n" H "X: a\0b\r\n\r\n";
     assert_int_equal(status_of(ask_bytes(nul, sizeof nul - 1)), 400);
+    assert_non_null(strstr(ask(bad[0].request), "does not end with CR LF"));
 }
 
 /* Refused for what they ask, not for how: the connection stays, the body is passed over. */

@@ -129,6 +129,29 @@ static void test_backlog_and_marks(void **state)
     sl_exchange_end(f.held);
 }
 
+/* Between the marks nothing is said: not before the low one is reached. */
+static void test_the_low_mark(void **state)
+{
+    (void)state;
+    char block[1000];
+    memset(block, 's', sizeof block);
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    f.w.room = 0;
+    assert_true(sl_exchange_write(f.held, block, sizeof block));
+    wire_loop(&f.w); /* these 1,007 bytes are on their way alone */
+    while (sl_exchange_write(f.held, block, sizeof block))
+        ;
+    wire_loop(&f.w);
+    wire_take(&f.w, 1007);
+    assert_int_equal(sl_exchange_backlog(f.held), 4 * 1007);
+    assert_true(sl_exchange_is_writable(f.held));
+    assert_int_equal(f.writables, 0);
+    wire_take(&f.w, 4 * 1007);
+    assert_int_equal(f.writables, 1);
+    sl_exchange_end(f.held);
+}
+
 static void test_writing_inside_writable(void **state)
 {
     (void)state;
@@ -202,11 +225,8 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_a_stream_byte_for_byte),
-        T(test_backlog_and_marks),
-        T(test_writing_inside_writable),
-        T(test_a_client_that_does_not_read),
-        T(test_pings),
+        T(test_a_stream_byte_for_byte),  T(test_backlog_and_marks),           T(test_the_low_mark),
+        T(test_writing_inside_writable), T(test_a_client_that_does_not_read), T(test_pings),
     };
     sl_log_setup(SL_LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);
