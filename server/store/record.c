@@ -25,6 +25,11 @@ static uint32_t get_u32(const unsigned char *p)
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+static uint32_t get_u16(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8;
+}
+
 static uint64_t get_u64(const unsigned char *p)
 {
     return (uint64_t)get_u32(p) | (uint64_t)get_u32(p + 4) << 32;
@@ -276,7 +281,8 @@ static uint64_t turn_end(uint64_t n_tokens, uint64_t continuation_n)
 
 size_t sl_turn_payload_size(const struct sl_store_turn *t)
 {
-    if (t->n_tokens > SL_RECORD_PAYLOAD_MAX / 16 || t->continuation.n > SL_RECORD_PAYLOAD_MAX / 4)
+    if (t->n_tokens > SL_RECORD_PAYLOAD_MAX / 16 || t->continuation.n > SL_RECORD_PAYLOAD_MAX / 4 ||
+        t->n_drop > UINT16_MAX || t->n_generated > t->n_tokens)
         return SIZE_MAX;
     size_t n = (size_t)turn_end(t->n_tokens, t->continuation.n);
     if (!t->answer)
@@ -295,6 +301,9 @@ void sl_turn_payload_write(unsigned char *dst, const struct sl_store_turn *t)
     set_u32(p + 16, (uint32_t)t->n_tokens);
     set_u32(p + 20, (uint32_t)t->continuation.n);
     p[24] = t->answer != NULL;
+    p[26] = (unsigned char)t->n_drop;
+    p[27] = (unsigned char)(t->n_drop >> 8);
+    set_u32(p + 28, (uint32_t)t->n_generated);
     if (t->answer)
         set_u64(p + 32, (uint64_t)t->answer->at);
     p += SL_TURN_BYTES;
@@ -338,6 +347,8 @@ void sl_turn_decode(struct sl_store_turn *ret, unsigned char *p, uint64_t versio
         .version = version,
         .tokens_seen = get_u64(p),
         .used_at = (int64_t)get_u64(p + 8),
+        .n_drop = get_u16(p + 26),
+        .n_generated = get_u32(p + 28),
         .tokens = (const uint32_t *)(const void *)tokens,
         .n_tokens = n,
         .continuation = {(const char *)tokens + 4 * (size_t)n, get_u32(p + 20)}};

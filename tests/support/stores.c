@@ -62,8 +62,10 @@ static void turn_of(struct turn_content *c, const struct model_turn *t, int64_t 
     c->turn = (struct sl_store_turn){.version = t->version,
                                      .tokens_seen = t->tokens_seen,
                                      .used_at = at + (int64_t)t->version,
+                                     .n_drop = (size_t)(t->seed >> 8) & UINT16_MAX,
                                      .tokens = c->tokens,
                                      .n_tokens = n,
+                                     .n_generated = (size_t)(t->seed % (n + 1)),
                                      .continuation = {c->continuation, (size_t)k}};
     if (!t->answer)
         return;
@@ -515,7 +517,8 @@ static bool same_answer(const struct sl_store_answer *a, const struct sl_store_a
 static bool same_turn(const struct sl_store_turn *t, const struct sl_store_turn *want)
 {
     return t->version == want->version && t->tokens_seen == want->tokens_seen &&
-           t->used_at == want->used_at && t->n_tokens == want->n_tokens &&
+           t->used_at == want->used_at && t->n_drop == want->n_drop &&
+           t->n_tokens == want->n_tokens && t->n_generated == want->n_generated &&
            memcmp(t->tokens, want->tokens, 4 * t->n_tokens) == 0 &&
            same_text(t->continuation, want->continuation);
 }
