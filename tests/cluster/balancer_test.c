@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "tests/support/api.h"
 #include "tests/support/cluster.h"
 #include "tests/support/server.h"
@@ -278,6 +279,38 @@ static void streams_are_not_held_back(void **unused)
     client_close(reader);
 }
 
+static bool has_comment(const struct reply *r, void *arg)
+{
+    (void)arg;
+    return r->n_pings > 0;
+}
+
+/* Comments that a stream carries while a long prompt is read: few bytes, and nothing after them. */
+static void small_pieces_are_not_held_back(void **unused)
+{
+    enum { WORDS = 200000, WORD = 5 };
+    static const char begin[] = "{\"stream\":true,\"max_tokens\":1,\"prompt\":\"", end[] = "\"}";
+    size_t n = sizeof begin - 1;
+    char *body = sl_malloc(n + (size_t)WORDS * WORD + sizeof end);
+    (void)unused;
+    assert_non_null(body);
+    memcpy(body, begin, n);
+    for (size_t i = 0; i < WORDS; i++, n += WORD)
+        memcpy(body + n, "word ", WORD);
+    memcpy(body + n, end, sizeof end);
+    struct client *reader = client_open(balancer_base(cl.balancer));
+    struct call *k = call_start(reader, "POST", "/v1/generate", NULL, body, strlen(body));
+    sl_free(body);
+    call_until(k, has_comment, NULL);
+    assert_true(call_reply(k)->n_pings > 0);
+    assert_int_equal(call_reply(k)->n_events, 0);
+    assert_false(call_reply(k)->over);
+    call_abort(k);
+    client_close(reader);
+    for (unsigned node = 0; node < CLUSTER_NODES; node++)
+        until_metric(cl.direct[node], "slate_requests_running", 0);
+}
+
 /* Nothing was answered yet, so nothing is being written to who has gone. */
 static void a_client_that_goes_ends_its_turn(void **unused)
 {
@@ -481,6 +514,7 @@ int main(void)
         cmocka_unit_test(forks_are_found),
         cmocka_unit_test(what_a_balancer_cannot_place_is_refused),
         cmocka_unit_test(streams_are_not_held_back),
+        cmocka_unit_test(small_pieces_are_not_held_back),
         cmocka_unit_test(a_client_that_goes_ends_its_turn),
         cmocka_unit_test(a_node_drained_and_back_loses_nothing),
         cmocka_unit_test(a_node_killed_and_back_loses_nothing),

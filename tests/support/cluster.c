@@ -31,8 +31,15 @@ void cluster_start_node(struct cluster *cl, unsigned node)
     snprintf(listen, sizeof listen, "127.0.0.1:%u", cl->ports[node]);
     store_path(cl, node, path, sizeof path);
     snprintf(store, sizeof store, "dir:%s", path);
-    const char *const args[] = {"--listen", listen, "--log-level=warn", "--threads", "1", "--store",
-                                store,      NULL};
+    const char *const args[] = {"--ping-interval=50ms",
+                                "--listen",
+                                listen,
+                                "--log-level=warn",
+                                "--threads",
+                                "1",
+                                "--store",
+                                store,
+                                NULL};
     cl->nodes[node] = server_start_loading(args);
     cl->direct[node] = client_open(cl->nodes[node]->base);
 }
@@ -164,18 +171,23 @@ static void load_next(struct load *l, unsigned i)
     case 2:
         l->k[i] = call_start(l->c, "GET", "/v1/models", NULL, NULL, 0);
         break;
-    default:
-        l->k[i] = post_for(l->c, NULL, "/v1/tokenize", "{'text':'%s'}", l->long_text);
+    default: /* the body comes after its head, and in pieces */
+        l->k[i] = call_start(l->c, "POST", "/v1/tokenize", "Expect: 100-continue", l->long_body,
+                             strlen(l->long_body));
         break;
     }
 }
 
 void load_start(struct load *l, const struct cluster *cl)
 {
-    enum { LONG = 40000 };
+    static const char begin[] = "{\"text\":\"", end[] = "\"}";
+    enum { LONG = 40000, BEGIN = sizeof begin - 1 };
     *l = (struct load){.c = client_open(balancer_base(cl->balancer)),
-                       .long_text = sl_calloc(1, LONG + 1)};
-    memset(l->long_text, 'x', LONG);
+                       .long_body = sl_calloc(1, BEGIN + LONG + sizeof end)};
+    assert_non_null(l->long_body);
+    memcpy(l->long_body, begin, BEGIN);
+    memset(l->long_body + BEGIN, 'x', LONG);
+    memcpy(l->long_body + BEGIN + LONG, end, sizeof end);
     for (unsigned i = 0; i < CLUSTER_LOAD; i++)
         load_next(l, i);
 }
@@ -193,5 +205,5 @@ void load_stop(struct load *l)
     for (unsigned i = 0; i < CLUSTER_LOAD; i++)
         expect_status(l->k[i], 200);
     client_close(l->c);
-    sl_free(l->long_text);
+    sl_free(l->long_body);
 }

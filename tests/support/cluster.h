@@ -22,7 +22,8 @@ void cluster_start(struct cluster *cl, enum balancer_kind kind);
 void cluster_stop(struct cluster *cl);
 
 void cluster_restart_balancer(struct cluster *cl);
-/* On its port, with its store; it may still be loading. */
+/* On its port, with its store; it may still be loading. Its streams are never silent for more than
+ * 50 ms. */
 void cluster_start_node(struct cluster *cl, unsigned node);
 /* Waits for the end of a node that was told to end (signal 0) or is told now; the exit code. */
 int cluster_end_node(struct cluster *cl, unsigned node, int signal);
@@ -51,7 +52,7 @@ struct load {
     struct client *c;
     struct call *k[CLUSTER_LOAD];
     unsigned n;
-    char *long_text; /* more than fits into a packet */
+    char *long_body; /* JSON; more than fits into a packet */
 };
 
 void load_start(struct load *l, const struct cluster *cl);
