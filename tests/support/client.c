@@ -36,6 +36,7 @@ struct call {
     char *url, *method, *request_body;
     size_t n_request_body;
     struct reply *r;
+    size_t cap_headers, cap_body;
     size_t parsed; /* bytes of the body that were taken apart into events */
     bool sse;
     const char *fault; /* what was wrong with it; told outside of curl's callbacks */
@@ -121,17 +122,22 @@ static void record(const struct call *k)
 
 /* --- what curl calls ---------------------------------------------------------------------------*/
 
-static bool append(char **dst, size_t *n_dst, const void *bytes, size_t n)
+/* *cap: what *dst has room for, beside the NUL; it doubles. */
+static bool append(char **dst, size_t *n_dst, size_t *cap, const void *bytes, size_t n)
 {
     if (n > BODY_MAX - *n_dst)
         return false;
-    char *p = sl_realloc(*dst, *n_dst + n + 1, 1);
-    if (!p)
-        return false;
-    memcpy(p + *n_dst, bytes, n);
-    *dst = p;
+    if (*n_dst + n > *cap) {
+        size_t more = 2 * (*n_dst + n);
+        char *p = sl_realloc(*dst, more + 1, 1);
+        if (!p)
+            return false;
+        *dst = p;
+        *cap = more;
+    }
+    memcpy(*dst + *n_dst, bytes, n);
     *n_dst += n;
-    p[*n_dst] = '\0';
+    (*dst)[*n_dst] = '\0';
     return true;
 }
 
@@ -153,7 +159,7 @@ static size_t on_header(char *bytes, size_t size, size_t n, void *user)
     }
     if (n > 13 && !strncasecmp(bytes, "Content-Type:", 13))
         k->sse = memmem(bytes, n, "text/event-stream", 17) != NULL;
-    return append(&r->headers, &r->n_headers, bytes, n) ? n : 0;
+    return append(&r->headers, &r->n_headers, &k->cap_headers, bytes, n) ? n : 0;
 }
 
 static void take_event(struct call *k, const char *data, size_t n)
@@ -201,7 +207,7 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *user)
 {
     struct call *k = user;
     n *= size;
-    if (!append(&k->r->body, &k->r->n_body, bytes, n))
+    if (!append(&k->r->body, &k->r->n_body, &k->cap_body, bytes, n))
         return 0;
     if (k->sse)
         take_events(k);
@@ -340,7 +346,6 @@ struct call *call_start(struct client *c, const char *method, const char *path, 
     curl_easy_setopt(k->easy, CURLOPT_SOCKOPTDATA, k);
     if (c->small_buffers) {
         curl_easy_setopt(k->easy, CURLOPT_FRESH_CONNECT, 1L);
-        curl_easy_setopt(k->easy, CURLOPT_BUFFERSIZE, 1024L);
     }
     assert_int_equal(curl_multi_add_handle(c->multi, k->easy), CURLM_OK);
     return k;
