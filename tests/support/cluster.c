@@ -172,7 +172,7 @@ static void load_next(struct load *l, unsigned i)
         l->k[i] = call_start(l->c, "GET", "/v1/models", NULL, NULL, 0);
         break;
     default: /* the body comes after its head, and in pieces */
-        l->k[i] = call_start(l->c, "POST", "/v1/tokenize", "Expect: 100-continue", l->long_body,
+        l->k[i] = call_start(l->c, "POST", "/v1/generate", "Expect: 100-continue", l->long_body,
                              strlen(l->long_body));
         break;
     }
@@ -180,7 +180,8 @@ static void load_next(struct load *l, unsigned i)
 
 void load_start(struct load *l, const struct cluster *cl)
 {
-    static const char begin[] = "{\"text\":\"", end[] = "\"}";
+    static const char begin[] = "{\"prompt\":\"Once\",\"max_tokens\":2,\"unknown\":\"",
+                      end[] = "\"}";
     enum { LONG = 40000, BEGIN = sizeof begin - 1 };
     *l = (struct load){.c = client_open(balancer_base(cl->balancer)),
                        .long_body = sl_calloc(1, BEGIN + LONG + sizeof end)};
