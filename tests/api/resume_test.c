@@ -1,0 +1,587 @@
+/* resume_test.c: promise 3 through HTTP: a turn that was interrupted goes on as if nothing had
+ * been.
+ *
+ * Each case has a reference: the same turn on a session of its own, never interrupted, and one turn
+ * more. Interrupted are: by a pause as soon as a token has arrived, again and again; by a pause at
+ * every length up to TOKENS, 32 sessions at once; by a drain, 32 sessions at once, which are at
+ * different tokens; by kill -9 likewise (then nothing was committed, and the turn is sent again).
+ * What goes on does so in another process with another number of threads. Text, tokens, log
+ * probabilities and how it ends must be the reference's, and so must one turn more.
+ *
+ * The settings make it hard: temperature 1, penalties of all kinds, stop strings of which some
+ * candidate is open after most tokens, and text of one- to three-byte characters that comes byte by
+ * byte. The reference itself says that they do: the test asks for it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/node.h"
+#include "tests/support/seeded.h"
+
+enum { TOKENS = 64, SESSIONS = 32, REFERENCES = 32 };
+
+/* --- what is asked for -------------------------------------------------------------------------*/
+
+/* One model, and how to ask it. */
+struct stand {
+    const char *name;
+    const char *const *options;
+    const char *start, *prompt; /* of the session, and of its turn */
+    const char *settings;       /* of every turn */
+    struct node node;
+    struct gen turn[REFERENCES], next[REFERENCES]; /* the references, by seed */
+};
+
+#define COMMON "'max_tokens':64,'temperature':1,'logprobs':3,'return_tokens':true"
+
+/* Three ways to count what was generated. */
+static const char *const penalties[] = {
+    "'repetition_penalty':1.3,'penalty_last_n':20,'frequency_penalty':0.2",
+    "'presence_penalty':0.4,'frequency_penalty':0.3,'penalty_decay':0.9",
+    "'repetition_penalty':1.1,'penalty_decay':0.97,'penalty_last_n':200",
+};
+
+static const char *seeded_model(void)
+{
+    static char path[512];
+    static const struct seeded_shape shape = {.n_layers = 4,
+                                              .d_model = 256,
+                                              .head_size = 32,
+                                              .d_ffn = 896,
+                                              .vocab_size = 256,
+                                              .rank_w = 16,
+                                              .rank_a = 16,
+                                              .rank_v = 8,
+                                              .rank_g = 32,
+                                              .dtype = SL_DTYPE_F32,
+                                              .seed = 5};
+    const char *build = getenv("SLATE_BUILD");
+    struct seeded s;
+    if (*path)
+        return path;
+    snprintf(path, sizeof path, "%s/tests/resume-seeded.safetensors",
+             build ? build : "build/release");
+    seeded_init(&s, &shape);
+    seeded_write(&s, path);
+    seeded_done(&s);
+    return path;
+}
+
+static struct stand embedded = {
+    .name = "embedded",
+    .options = (const char *const[]){"--sessions-in-memory=80", "--drain-timeout=0s", NULL},
+    .start = "Once upon a time",
+    .prompt = " there was",
+    /* Most tokens end with the first byte of one of them. */
+    .settings = "'top_p':0.97,'ignore_eos':true,'stop':['e@','d@','s@','t@','y@','a@','n@','r@',"
+                "'. B','. M','o@','g@','k@','l@','m@','h@']",
+};
+
+static struct stand bytes = {
+    .name = "bytes",
+    .start = "abc",
+    .prompt = "\xE2\x82\xAC and \xC3\xA9",
+    /* a, b, and the bytes of é, ì and €: characters that come in pieces, whole ones and broken
+       ones. */
+    .settings = "'logit_bias':{'97':33,'98':33,'195':32,'169':28,'226':32,'130':30,'172':30},"
+                "'stop':['aaaaa','bbbbb','ababa','b\xC3\xAC"
+                "b\xC3\xAC','aabb\xE2\x82\xAC','a\xC3\xAC"
+                "baa','\xE2\x82\xAC\xE2\x82\xAC','b\xE2\x82\xAC"
+                "b']",
+};
+
+static const char *ask(const struct stand *st, unsigned seed)
+{
+    static char text[2048];
+    snprintf(text, sizeof text, "%s,%s,%s,'seed':%u", COMMON, penalties[seed % 3], st->settings,
+             seed);
+    return text;
+}
+
+static void create(struct stand *st, const char *id)
+{
+    reply_free(expect(
+        post(st->node.a.client, "/v1/sessions", "{'id':'%s','prompt':'%s'}", id, st->start), 201));
+}
+
+static struct call *begin(struct stand *st, const char *id, unsigned seed)
+{
+    char fmt[2400];
+    snprintf(fmt, sizeof fmt, "'session':'%%s','prompt':'%%s',%s", ask(st, seed));
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    return stream_start(st->node.a.client, fmt, id, st->prompt);
+#pragma GCC diagnostic pop
+}
+
+static struct call *go_on(struct stand *st, const char *id)
+{
+    /* What else is said is not heard: the turn has its settings. */
+    return stream_start(st->node.a.client,
+                        "'session':'%s','resume':true,'return_tokens':true,'temperature':0", id);
+}
+
+static struct call *one_more(struct stand *st, const char *id, unsigned seed)
+{
+    char fmt[2400];
+    snprintf(fmt, sizeof fmt, "'session':'%%s','prompt':' b',%s", ask(st, seed + 1000));
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+    return stream_start(st->node.a.client, fmt, id);
+#pragma GCC diagnostic pop
+}
+
+static void finish(struct call *k, struct gen *ret)
+{
+    ret->r = expect(call_finish(k), 200);
+    output_of(ret->r, &ret->o);
+}
+
+/* --- the references ----------------------------------------------------------------------------*/
+
+static void make_references(struct stand *st)
+{
+    struct call *k[REFERENCES];
+    char id[32];
+    for (unsigned i = 0; i < REFERENCES; i++) {
+        snprintf(id, sizeof id, "ref-%u", i);
+        create(st, id);
+        k[i] = begin(st, id, i);
+    }
+    for (unsigned i = 0; i < REFERENCES; i++)
+        finish(k[i], &st->turn[i]);
+    for (unsigned i = 0; i < REFERENCES; i++) {
+        snprintf(id, sizeof id, "ref-%u", i);
+        k[i] = one_more(st, id, i);
+    }
+    for (unsigned i = 0; i < REFERENCES; i++) {
+        finish(k[i], &st->next[i]);
+        snprintf(id, sizeof id, "/v1/sessions/ref-%u", i);
+        reply_free(expect(del(st->node.a.client, id), 200));
+    }
+}
+
+/* Is it as hard as it is meant to be? */
+static void check_references(const struct stand *st)
+{
+    size_t n_long = 0, n_stopped = 0, n_multibyte = 0, n_broken = 0;
+    for (unsigned i = 0; i < REFERENCES; i++) {
+        const struct output *o = &st->turn[i].o;
+        bool stopped = !strcmp(str_at(o->final, "finish_reason"), "stop");
+        n_stopped += stopped && o->n_tokens > 8;
+        n_long += !stopped && o->n_tokens == TOKENS;
+        n_multibyte += strstr(o->text, "\xC3\xAC") || strstr(o->text, "\xE2\x82\xAC");
+        n_broken += strstr(o->text, "\xEF\xBF\xBD") != NULL;
+    }
+    print_message("%s: of %d references %zu run to the end, %zu are stopped, %zu have characters "
+                  "of several bytes, %zu broken ones\n",
+                  st->name, REFERENCES, n_long, n_stopped, n_multibyte, n_broken);
+    assert_true(n_long >= 8);
+    if (st == &bytes)
+        assert_true(n_stopped >= 4 && n_multibyte >= 16 && n_broken >= 16);
+}
+
+static void compare_to(const struct stand *st, const char *what, unsigned seed,
+                       const struct output *a, const struct output *b)
+{
+    size_t i = 0;
+    while (i < a->n_tokens && i < b->n_tokens && a->tokens[i] == b->tokens[i])
+        i++;
+    if (i < a->n_tokens || i < b->n_tokens)
+        print_error("%s, %s, seed %u: token %zu differs, of %zu and %zu\n", st->name, what, seed, i,
+                    a->n_tokens, b->n_tokens);
+    output_same(a, b);
+}
+
+static void compare(struct stand *st, const struct parts *p, unsigned seed)
+{
+    compare_to(st, "interrupted", seed, &p->all, &st->turn[seed].o);
+}
+
+/* One turn more, and the session has done its work. */
+static void compare_next(struct stand *st, const char *id, unsigned seed, struct call *k)
+{
+    struct gen g;
+    char path[64];
+    finish(k, &g);
+    compare_to(st, "the turn after", seed, &g.o, &st->next[seed].o);
+    gen_done(&g);
+    snprintf(path, sizeof path, "/v1/sessions/%s", id);
+    reply_free(expect(del(st->node.a.client, path), 200));
+}
+
+/* Which lengths a turn was interrupted at, over all tests of a stand. */
+static bool seen[TOKENS + 1];
+static size_t n_seen;
+static size_t n_resumed, n_open; /* parts that went on, and those of them with a stop candidate */
+
+/* What goes on feeds the newest token and each that it gives but the last, and more only where an
+ * open candidate has to be found again. */
+static void note_resumed(const struct parts *p, size_t n_before)
+{
+    n_resumed++;
+    n_open +=
+        (size_t)int_at(p->all.final, "timings.computed_tokens") > p->all.n_tokens - n_before + 1;
+}
+
+static void note(size_t at)
+{
+    if (at <= TOKENS && !seen[at]) {
+        seen[at] = true;
+        n_seen++;
+    }
+}
+
+/* --- pauses ------------------------------------------------------------------------------------*/
+
+/* Pauses what runs on the session once n more tokens have come; both replies are there then. */
+static void pause_at(struct stand *st, const char *id, struct call *k, size_t n, struct parts *p)
+{
+    stream_until(k, n);
+    struct call *pause = pause_start(st->node.a.client, id);
+    size_t n_before = p->all.n_tokens;
+    bool resumed = p->n > 0;
+    struct reply *r = call_finish(k);
+    parts_add(p, r);
+    if (resumed)
+        note_resumed(p, n_before);
+    r = expect(call_finish(pause), 200);
+    assert_string_equal(str_at(r->json, "residency"), "store");
+    reply_free(r);
+    if (parts_paused(p))
+        note(p->all.n_tokens);
+}
+
+/* Paused after each token or so, from the first to the last; sometimes also before any is new. In
+ * between the process goes, once by SIGTERM, once by SIGKILL. */
+static void pause_again_and_again(struct stand *st, unsigned seed)
+{
+    struct parts p;
+    parts_init(&p);
+    create(st, "chain");
+    pause_at(st, "chain", begin(st, "chain", seed), 1, &p);
+    while (parts_paused(&p)) {
+        if (p.n % 12 == 5) {
+            if (p.n % 24 == 5)
+                node_kill(&st->node);
+            else
+                node_stop(&st->node);
+            node_start(&st->node);
+        }
+        pause_at(st, "chain", go_on(st, "chain"), p.n % 5 ? 1 : 0, &p);
+    }
+    print_message("%s, seed %u: %zu parts\n", st->name, seed, p.n);
+    assert_true(p.n > 1);
+    compare(st, &p, seed);
+    parts_done(&p);
+    compare_next(st, "chain", seed, one_more(st, "chain", seed));
+}
+
+/* 32 sessions at once, each paused at another length; all go on at once in another process. */
+static void pause_all(struct stand *st, size_t offset)
+{
+    static struct parts p[SESSIONS];
+    struct call *k[SESSIONS], *pause[SESSIONS];
+    char id[32];
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        snprintf(id, sizeof id, "p%u", i);
+        parts_init(&p[i]);
+        create(st, id);
+    }
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        snprintf(id, sizeof id, "p%u", i);
+        k[i] = begin(st, id, i);
+    }
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        snprintf(id, sizeof id, "p%u", i);
+        stream_until(k[i], 2 * i + offset);
+        pause[i] = pause_start(st->node.a.client, id);
+    }
+    size_t n_paused = 0;
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        parts_add(&p[i], call_finish(k[i]));
+        reply_free(expect(call_finish(pause[i]), 200));
+        n_paused += parts_paused(&p[i]);
+        if (parts_paused(&p[i]))
+            note(p[i].all.n_tokens);
+    }
+    print_message("%s: %zu of %d paused\n", st->name, n_paused, SESSIONS);
+    assert_true(n_paused >= SESSIONS / 4);
+    node_stop(&st->node);
+    node_start(&st->node);
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        snprintf(id, sizeof id, "p%u", i);
+        k[i] = parts_paused(&p[i]) ? go_on(st, id) : NULL;
+    }
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        if (k[i])
+            parts_add(&p[i], call_finish(k[i]));
+        compare(st, &p[i], i);
+        parts_done(&p[i]);
+    }
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        snprintf(id, sizeof id, "p%u", i);
+        k[i] = one_more(st, id, i);
+    }
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        snprintf(id, sizeof id, "p%u", i);
+        compare_next(st, id, i, k[i]);
+    }
+}
+
+/* --- drain and kill ----------------------------------------------------------------------------*/
+
+/* Turns on n sessions, each begun when the one before has given a few tokens: they are at different
+ * lengths when it happens. */
+static void stagger(struct stand *st, struct call **k, unsigned first, unsigned n, size_t apart)
+{
+    char id[32];
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(id, sizeof id, "x%u", i);
+        create(st, id);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(id, sizeof id, "x%u", i);
+        k[i] = begin(st, id, (first + i) % REFERENCES);
+        stream_until(k[i], apart);
+    }
+}
+
+static void finish_all(struct stand *st, struct parts *p, struct call **k, unsigned first,
+                       unsigned n)
+{
+    char id[32];
+    for (unsigned i = 0; i < n; i++) {
+        if (k[i])
+            parts_add(&p[i], call_finish(k[i]));
+        if (p[i].n)
+            compare(st, &p[i], (first + i) % REFERENCES);
+        parts_done(&p[i]);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(id, sizeof id, "x%u", i);
+        k[i] = one_more(st, id, (first + i) % REFERENCES);
+    }
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(id, sizeof id, "x%u", i);
+        compare_next(st, id, (first + i) % REFERENCES, k[i]);
+    }
+}
+
+static void drain(struct stand *st, unsigned first, unsigned n, size_t apart)
+{
+    static struct parts p[SESSIONS];
+    struct call *k[SESSIONS];
+    size_t n_paused = 0;
+    char id[32];
+    stagger(st, k, first, n, apart);
+    node_signal(&st->node, SIGTERM);
+    for (unsigned i = 0; i < n; i++) {
+        parts_init(&p[i]);
+        parts_add(&p[i], call_finish(k[i]));
+        n_paused += parts_paused(&p[i]);
+        if (parts_paused(&p[i]))
+            note(p[i].all.n_tokens);
+    }
+    node_wait(&st->node, SIGTERM);
+    print_message("%s: %zu of %u interrupted by the drain\n", st->name, n_paused, n);
+    assert_true(n_paused > 0);
+    node_start(&st->node);
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(id, sizeof id, "x%u", i);
+        k[i] = parts_paused(&p[i]) ? go_on(st, id) : NULL;
+    }
+    finish_all(st, p, k, first, n);
+}
+
+static int64_t version_of(struct client *c, const char *id)
+{
+    struct reply *r = session_get(c, id);
+    int64_t v = int_at(r->json, "version");
+    reply_free(r);
+    return v;
+}
+
+/* Whose end did not arrive: it was committed or it was not, nothing between. If it was not, it is
+ * sent again; if it was, only what follows can be compared. */
+static void killed(struct stand *st, unsigned first, unsigned n, size_t apart)
+{
+    static struct parts p[SESSIONS];
+    struct call *k[SESSIONS];
+    bool whole[SESSIONS];
+    size_t n_killed = 0, n_committed = 0;
+    char id[32];
+    stagger(st, k, first, n, apart);
+    node_signal(&st->node, SIGKILL);
+    for (unsigned i = 0; i < n; i++) {
+        struct reply *r = call_finish(k[i]);
+        size_t arrived = stream_tokens(r);
+        whole[i] = r->whole && r->done;
+        parts_init(&p[i]);
+        if (whole[i])
+            parts_add(&p[i], r);
+        else
+            reply_free(r);
+        n_killed += !whole[i];
+        if (!whole[i])
+            note(arrived);
+    }
+    node_wait(&st->node, SIGKILL);
+    print_message("%s: %zu of %u interrupted by SIGKILL\n", st->name, n_killed, n);
+    assert_true(n_killed > 0);
+    node_start(&st->node);
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(id, sizeof id, "x%u", i);
+        int64_t v = version_of(st->node.a.client, id);
+        assert_true(v == 2 || (v == 1 && !whole[i]));
+        k[i] = v == 2 ? NULL : begin(st, id, (first + i) % REFERENCES);
+        n_committed += v == 2 && !whole[i];
+    }
+    print_message("%s: %zu of these were committed\n", st->name, n_committed);
+    finish_all(st, p, k, first, n);
+}
+
+/* --- the tests ---------------------------------------------------------------------------------*/
+
+static int start(struct stand *st)
+{
+    node_init(&st->node, st->name, st->options);
+    node_start(&st->node);
+    make_references(st);
+    memset(seen, 0, sizeof seen);
+    n_seen = n_resumed = n_open = 0;
+    return 0;
+}
+
+static int start_embedded(void **state)
+{
+    *state = &embedded;
+    return start(&embedded);
+}
+
+static int start_bytes(void **state)
+{
+    static const char *options[8] = {"--sessions-in-memory=80", "--drain-timeout=0s",
+                                     "--tokenizer=bytes", "--model"};
+    options[4] = seeded_model();
+    bytes.options = options;
+    *state = &bytes;
+    return start(&bytes);
+}
+
+static int stop(void **state)
+{
+    struct stand *st = *state;
+    for (unsigned i = 0; i < REFERENCES; i++) {
+        gen_done(&st->turn[i]);
+        gen_done(&st->next[i]);
+    }
+    node_done(&st->node);
+    return 0;
+}
+
+/* A seed whose turn runs to its end. */
+static unsigned a_long_one(const struct stand *st)
+{
+    unsigned seed = 0;
+    while (st->turn[seed].o.n_tokens < TOKENS)
+        seed++;
+    return seed;
+}
+
+static void references(void **state)
+{
+    check_references(*state);
+}
+
+static void paused_after_every_token(void **state)
+{
+    for (unsigned seed = 0; seed < 2; seed++)
+        pause_again_and_again(*state, seed);
+}
+
+static void paused_32_at_once(void **state)
+{
+    pause_all(*state, 1);
+    pause_all(*state, 2);
+}
+
+static void drained_1(void **state)
+{
+    drain(*state, a_long_one(*state), 1, 20);
+}
+
+static void drained_32_at_once(void **state)
+{
+    drain(*state, 0, SESSIONS, 2);
+}
+
+static void killed_1(void **state)
+{
+    killed(*state, a_long_one(*state), 1, 30);
+}
+
+static void killed_32_at_once(void **state)
+{
+    killed(*state, 0, SESSIONS, 2);
+}
+
+/* Aims at the lengths that are still missing. A few tokens come while a pause is on its way. */
+static void fill_in(struct stand *st)
+{
+    size_t lag = 1, n_tries = 0;
+    for (size_t want = TOKENS - 1; want > 0; want--) {
+        if (seen[want] || n_tries == TOKENS / 2)
+            continue;
+        struct parts p;
+        unsigned seed = (unsigned)(n_tries++ % REFERENCES);
+        parts_init(&p);
+        create(st, "aimed");
+        size_t ask_at = want > lag ? want - lag : 0;
+        pause_at(st, "aimed", begin(st, "aimed", seed), ask_at, &p);
+        if (parts_paused(&p)) {
+            lag = p.all.n_tokens - ask_at;
+            parts_add(&p, call_finish(go_on(st, "aimed")));
+        }
+        compare(st, &p, seed);
+        parts_done(&p);
+        compare_next(st, "aimed", seed, one_more(st, "aimed", seed));
+    }
+}
+
+static void every_length(void **state)
+{
+    struct stand *st = *state;
+    char missing[4 * TOKENS + 8] = "";
+    fill_in(st);
+    for (size_t at = 1; at < TOKENS; at++)
+        if (!seen[at])
+            snprintf(missing + strlen(missing), sizeof missing - strlen(missing), " %zu", at);
+    print_message("%s: interrupted at %zu different lengths; never at%s\n", st->name, n_seen,
+                  *missing ? missing : " none");
+    print_message("%s: %zu parts went on, %zu of them with an open stop candidate\n", st->name,
+                  n_resumed, n_open);
+    assert_true(n_seen >= TOKENS / 2);
+    assert_true(n_open >= 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(references),         cmocka_unit_test(paused_after_every_token),
+        cmocka_unit_test(paused_32_at_once),  cmocka_unit_test(drained_1),
+        cmocka_unit_test(drained_32_at_once), cmocka_unit_test(killed_1),
+        cmocka_unit_test(killed_32_at_once),  cmocka_unit_test(every_length),
+    };
+    int a = cmocka_run_group_tests_name("resume, bytes", tests, start_bytes, stop);
+    int b = cmocka_run_group_tests_name("resume, embedded", tests, start_embedded, stop);
+    return a + b;
+}
