@@ -218,10 +218,10 @@ static enum sl_code make_lists(struct sl_engine *e, size_t n, struct sl_error *e
 {
     const struct sl_kernels *k = sl_kernels_find(sl_model_info(e->env.model)->kernels);
     size_t stride = sl_model_logits_stride(e->env.model);
-    e->running = sl_calloc(n, sizeof *e->running);
+    e->running = sl_calloc(n, sizeof(struct sl_turn *));
     e->entries = sl_calloc(n, sizeof *e->entries);
     e->segments = sl_calloc(n, sizeof *e->segments);
-    e->stepping = sl_calloc(n, sizeof *e->stepping);
+    e->stepping = sl_calloc(n, sizeof(struct sl_turn *));
     e->takes = sl_calloc(n, sizeof *e->takes);
     e->samplers = sl_calloc(n, sizeof(struct sl_sampler *));
     e->rows = sl_calloc(n, sizeof *e->rows);

@@ -163,7 +163,8 @@ void sl_pool_done(struct sl_pool *p)
 
 void sl_buf_put_base64(struct sl_buf *b, const void *bytes, size_t n)
 {
-    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+    enum { PAD = 64 };
     const unsigned char *s = bytes;
     if (n / 3 + 1 > SIZE_MAX / 4) {
         b->code = SL_E_TOO_LARGE;
@@ -179,8 +180,8 @@ void sl_buf_put_base64(struct sl_buf *b, const void *bytes, size_t n)
                      (left > 2 ? s[i + 2] : 0);
         d[0] = digit[v >> 18];
         d[1] = digit[v >> 12 & 63];
-        d[2] = left > 1 ? digit[v >> 6 & 63] : '=';
-        d[3] = left > 2 ? digit[v & 63] : '=';
+        d[2] = digit[left > 1 ? v >> 6 & 63 : PAD];
+        d[3] = digit[left > 2 ? v & 63 : PAD];
     }
     b->len += len;
 }

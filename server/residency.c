@@ -173,7 +173,7 @@ static enum sl_code check_last(struct load *l, const struct sl_continuation *c, 
                                size_t n_text)
 {
     if (c->n_pending > l->n_pending || memcmp(c->pending, l->pending + l->n_pending - c->n_pending,
-                                              c->n_pending * sizeof *c->pending))
+                                              c->n_pending * sizeof *c->pending) != 0)
         return contradicts(l, "its pending tokens are not the last ones of its turns");
     if (c->paused) {
         l->paused = sl_strndup(text, n_text);
@@ -222,8 +222,8 @@ static enum sl_code decode_snapshot(struct load *l)
         sl_snapshot_read(o->model, o->tokenizer, l->data, l->n_data, l->slot, &l->info, &l->err);
     if (c)
         return c;
-    if (memcmp(l->info.incarnation, l->s->incarnation, sizeof l->info.incarnation) ||
-        strcmp(l->info.session_id, l->s->id) || l->info.version != l->snapshot_version)
+    if (memcmp(l->info.incarnation, l->s->incarnation, sizeof l->info.incarnation) != 0 ||
+        strcmp(l->info.session_id, l->s->id) != 0 || l->info.version != l->snapshot_version)
         return contradicts(l, "its snapshot is that of another session, or of another version");
     if (!l->info.continuation)
         return SL_OK;

@@ -128,7 +128,7 @@ enum sl_code sl_random_id(char *dst, size_t dst_size, const char *prefix, struct
     enum sl_code c = random_bits(bits, err);
     if (c)
         return c;
-    memcpy(dst, prefix, n);
+    snprintf(dst, dst_size, "%s", prefix);
     for (size_t i = 0; i < sizeof bits; i++)
         snprintf(dst + n + 2 * i, 3, "%02x", bits[i]);
     return SL_OK;
@@ -247,7 +247,7 @@ static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
     size_t cap = ss->cap ? 2 * ss->cap : 64;
     if (cap > ss->opt.max_sessions)
         cap = ss->opt.max_sessions;
-    struct sl_session **v = sl_realloc((void *)ss->v, cap, sizeof *v);
+    struct sl_session **v = sl_realloc((void *)ss->v, cap, sizeof(struct sl_session *));
     if (!v)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions", cap);
     ss->v = v;
@@ -405,12 +405,13 @@ struct opening {
 static void take_head(void *arg, const struct sl_store_head *h)
 {
     struct opening *o = arg;
-    struct sl_session *s;
+    struct sl_session *s = NULL;
     if (o->code)
         return;
     o->code = sl_registry_insert(o->ss, h->key.tenant, h->key.id, &s, o->err);
     if (o->code)
         return;
+    assert(s);
     memcpy(s->incarnation, h->key.incarnation, sizeof s->incarnation);
     s->version = h->version;
     s->tokens_seen = h->tokens_seen;

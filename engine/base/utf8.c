@@ -58,8 +58,9 @@ bool sl_utf8_valid(const void *text, size_t n)
 
 static size_t put_replacement(unsigned char *dst)
 {
-    memcpy(dst, "\xEF\xBF\xBD", 3);
-    return 3;
+    static const unsigned char replacement[] = {0xEF, 0xBF, 0xBD};
+    memcpy(dst, replacement, sizeof replacement);
+    return sizeof replacement;
 }
 
 size_t sl_utf8_repair(void *dst, const void *src, size_t n, bool last, size_t *ret_used)

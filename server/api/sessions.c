@@ -143,13 +143,10 @@ static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
         return;
     }
     k->session = s;
-    if (!k->ex) {
-        undo(k);
-    } else if (k->q.input.kind == SL_INPUT_NONE) {
+    if (k->ex && k->q.input.kind == SL_INPUT_NONE)
         creation_succeeds(k);
-    } else if (start_reading(k, &k->err)) {
+    else if (!k->ex || start_reading(k, &k->err))
         undo(k);
-    }
 }
 
 /* The new session's id: the body's, or the header's (by which a balancer chose this server). */

@@ -94,14 +94,14 @@ void sl_get_snapshot(struct sl_exchange *ex)
 {
     struct sl_session *s;
     struct sl_error err;
-    struct reading *r = NULL;
     enum sl_dtype dtype = SL_DTYPE_F32;
     enum sl_code c = sl_app_find_named(ex, &s, &err);
     if (!c)
         c = wanted_dtype(ex, &dtype, &err);
-    if (!c && !(r = sl_calloc(1, sizeof *r)))
-        c = sl_fail(&err, SL_E_NO_MEMORY, "no memory for the request");
-    if (c) {
+    struct reading *r = c ? NULL : sl_calloc(1, sizeof *r);
+    if (!c && !r)
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for the request");
+    if (!r) {
         sl_exchange_fail(ex, &err);
         return;
     }
