@@ -1,0 +1,78 @@
+/* continuation_fuzz.c: any text as a continuation. What is taken keeps the promises of
+ * continuation.h, and written and read again it is written as the same text. */
+#include <math.h>
+
+#include "engine/base/mem.h"
+#include "proto/continuation.h"
+#include "tests/fuzz/touch.h"
+
+enum { VOCAB = 300 };
+
+static void check_ids(const uint32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        MUST(ids[i] < VOCAB);
+}
+
+static void check_sampling(const struct sl_sampling *s)
+{
+    MUST(s->temperature >= 0 && s->temperature <= 100);
+    MUST(s->top_p > 0 && s->top_p <= 1 && s->typical_p > 0 && s->typical_p <= 1);
+    MUST(s->min_p >= 0 && s->min_p <= 1);
+    MUST(s->repetition_penalty > 0 && s->repetition_penalty <= 100);
+    MUST(fabsf(s->presence_penalty) <= 100 && fabsf(s->frequency_penalty) <= 100);
+    MUST(s->penalty_decay >= 0 && s->penalty_decay <= 1);
+    MUST(s->penalty_last_n <= SL_PENALTY_LAST_N_MAX && s->n_bias <= SL_LOGIT_BIAS_MAX);
+    for (size_t i = 0; i < s->n_bias; i++)
+        MUST(s->bias[i].token < VOCAB && fabsf(s->bias[i].bias) <= 100);
+}
+
+static void check_paused(const struct sl_paused_turn *p, size_t n_pending)
+{
+    check_sampling(&p->sampling);
+    MUST(p->n_held < n_pending && p->n_held <= p->max_tokens);
+    MUST(p->n_stops <= SL_STOPS_MAX && p->n_stop_tokens <= SL_STOP_TOKENS_MAX);
+    for (size_t i = 0; i < p->n_stops; i++)
+        MUST(p->stops[i].n >= 1 && p->stops[i].n <= SL_STOP_BYTES_MAX && p->stops[i].bytes);
+    check_ids(p->stop_tokens, p->n_stop_tokens);
+    check_ids(p->generated, p->n_generated);
+    MUST(p->ring.n <= SL_PENALTY_LAST_N_MAX);
+    check_ids(p->ring.tokens, p->ring.n);
+    MUST(p->logprobs >= -1 && p->logprobs <= SL_TOP_LOGPROBS_MAX);
+    MUST(p->n_utf8_tail <= sizeof p->utf8_tail);
+}
+
+static void write_text(struct sl_buf *b, const struct sl_continuation *c)
+{
+    sl_buf_init(b, (size_t)64 << 20);
+    sl_continuation_write(b, c);
+    MUST(b->code == SL_OK && sl_utf8_valid(b->data, b->len));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct sl_continuation c = {.n_pending = 0}, d;
+    struct sl_error err = {0};
+    enum sl_code code = sl_continuation_read(&c, (const char *)data, size, VOCAB, &err);
+    if (code != SL_OK) {
+        MUST(code == SL_E_SNAPSHOT_CORRUPT && err.code == code && err.message[0]);
+        MUST(sl_utf8_valid(err.message, strlen(err.message)));
+        MUST(!c.pool.chunks);
+        return 0;
+    }
+    MUST(c.n_pending >= 1 && c.ring.n <= SL_PENALTY_LAST_N_MAX);
+    check_ids(c.pending, c.n_pending);
+    check_ids(c.ring.tokens, c.ring.n);
+    if (c.paused)
+        check_paused(c.paused, c.n_pending);
+    struct sl_buf one, two;
+    write_text(&one, &c);
+    MUST(sl_continuation_read(&d, one.data, one.len, VOCAB, &err) == SL_OK);
+    write_text(&two, &d);
+    MUST(one.len == two.len && memcmp(one.data, two.data, one.len) == 0);
+    sl_buf_done(&one);
+    sl_buf_done(&two);
+    sl_continuation_done(&c);
+    sl_continuation_done(&d);
+    return 0;
+}
