@@ -68,11 +68,14 @@ static bool is_scale(const char *name)
     return n > k && strcmp(name + n - k, SL_SNAPSHOT_SCALE) == 0;
 }
 
+struct place {
+    const struct sl_tensor *tensor;
+};
+
 static int by_data(const void *a, const void *b)
 {
-    const struct sl_tensor *x = *(const struct sl_tensor *const *)a;
-    const struct sl_tensor *y = *(const struct sl_tensor *const *)b;
-    return (x->data > y->data) - (x->data < y->data);
+    const struct place *x = a, *y = b;
+    return (x->tensor->data > y->tensor->data) - (x->tensor->data < y->tensor->data);
 }
 
 static size_t block(size_t left)
@@ -102,19 +105,19 @@ static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *er
     enum sl_code c = sl_snapshot_read_hex(t, "payload.xxh3", want, err);
     if (c)
         return c;
-    const struct sl_tensor **order = sl_calloc(t->n, sizeof *order);
+    struct place *order = sl_calloc(t->n, sizeof *order);
     if (!order)
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for a snapshot's %zu tensors", t->n);
     for (size_t i = 0; i < t->n; i++)
-        order[i] = &t->v[i];
+        order[i].tensor = &t->v[i];
     if (t->n)
         qsort(order, t->n, sizeof *order, by_data);
     XXH3_state_t x;
     XXH3_128bits_reset(&x);
     const struct sl_tensor *bad = NULL;
     for (size_t i = 0; i < t->n && !bad; i++)
-        if (!check_tensor_values(order[i], &x))
-            bad = order[i];
+        if (!check_tensor_values(order[i].tensor, &x))
+            bad = order[i].tensor;
     sl_free(order);
     if (bad)
         return CORRUPT(err, "the snapshot's tensor \"%.80s\" holds a value that is %s", bad->name,

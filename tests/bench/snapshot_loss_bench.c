@@ -3,9 +3,9 @@
  *
  * The embedded model reads conversations of its kind. Each is read in three ways: never restored;
  * restored once, at its middle; restored after every 16 tokens, which is what a session has behind
- * it that was often archived. The loss is taken over the second halves. F32 must cost exactly
- * nothing. (The error of the restored values is no measure: what matters is whether the model can
- * still read them.) */
+ * it that was often archived. The loss is taken over the second halves; beside the difference
+ * stands its standard error over the tokens. F32 must cost exactly nothing. (The error of the
+ * restored values is no measure: what matters is whether the model can still read them.) */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,47 +18,44 @@
 
 enum { TOKENS_MAX = 1024, OFTEN = 16 };
 
-static const char *const conversations[] = {
-    "User: My name is Clara and I live in Oslo.\n\nAssistant: Nice to meet you, Clara.\n\n"
-    "User: I have a dog called Bruno.\n\nAssistant: Bruno is a good name for a dog.\n\n"
-    "User: The weather is bad today.\n\nAssistant: I hope it gets better soon.\n\n"
-    "User: What is my name?\n\nAssistant: Your name is Clara.\n\n"
-    "User: Where do I live?\n\nAssistant: You live in Oslo.\n\n"
-    "User: What is my dog called?\n\nAssistant: Your dog is called Bruno.\n\n",
-    "User: I am called Peter. My favourite colour is green.\n\nAssistant: Good to know.\n\n"
-    "User: I work as a baker.\n\nAssistant: That must be hard work, Peter.\n\n"
-    "User: My sister is called Anna.\n\nAssistant: I will remember that.\n\n"
-    "User: Actually my favourite colour is blue.\n\nAssistant: Blue, then.\n\n"
-    "User: What is my favourite colour?\n\nAssistant: Your favourite colour is blue.\n\n"
-    "User: What is my job?\n\nAssistant: You work as a baker.\n\n"
-    "User: What is my sister called?\n\nAssistant: Your sister is called Anna.\n\n",
-    "User: Hello. My name is Tom and my cat is called Misty.\n\nAssistant: Hello, Tom.\n\n"
-    "User: I was born in May.\n\nAssistant: May is a fine month.\n\n"
-    "User: I like to drink tea in the morning.\n\nAssistant: Tea is nice.\n\n"
-    "User: Yesterday I went to the market and bought apples, bread and a small blue cup.\n\n"
-    "Assistant: That sounds like a good day.\n\n"
-    "User: What is my cat called?\n\nAssistant: Your cat is called Misty.\n\n"
-    "User: When was I born?\n\nAssistant: You were born in May.\n\n"
-    "User: What do I like to drink?\n\nAssistant: You like to drink tea.\n\n",
+/* Each is told five facts, small talk between, and asked for them. The words are drawn by the
+ * number of the conversation. */
+static const char *const names[] = {"Clara", "Peter", "Tom", "Maria", "Anna", "Leo", "Ruth"};
+static const char *const cities[] = {"Oslo", "Rome", "Paris", "Lima", "York"};
+static const char *const pets[] = {"dog", "cat", "rabbit"};
+static const char *const pet_names[] = {"Bruno", "Misty", "Rex", "Luna"};
+static const char *const colours[] = {"green", "blue", "red", "white", "yellow", "black"};
+static const char *const jobs[] = {"baker", "teacher", "pilot", "nurse", "painter"};
+static const char *const talk[] = {
+    "User: The weather is bad today.\n\nAssistant: I hope it gets better soon.\n\n",
+    "User: Yesterday I went to the market and bought apples, bread and a small cup.\n\n"
+    "Assistant: That sounds like a good day.\n\n",
     "User: Tell me a story.\n\nAssistant: Once upon a time there was a small fox who lived near a "
-    "river. Every day the fox went down to the water and looked at the fish. One day an old bird "
-    "came and asked the fox why it looked so sad.\n\n"
-    "User: What did the fox say?\n\nAssistant: The fox said that it had lost its friend. The bird "
-    "sat down beside the fox, and they looked at the river together until the sun went down. In "
-    "the morning the friend came back, and they were happy.\n\n",
-    "User: I am Maria. I moved to Rome last year.\n\nAssistant: Welcome, Maria.\n\n"
-    "User: My brother lives in Paris and he has two children.\n\nAssistant: I see.\n\n"
-    "User: My favourite food is soup.\n\nAssistant: Soup is good when it is cold.\n\n"
-    "User: Where do I live?\n\nAssistant: You live in Rome.\n\n"
-    "User: Where does my brother live?\n\nAssistant: Your brother lives in Paris.\n\n"
-    "User: What is my favourite food?\n\nAssistant: Your favourite food is soup.\n\n",
-    "User: My phone number ends with seven two one.\n\nAssistant: Seven two one. I have it.\n\n"
-    "User: I keep my keys in the red box under the stairs.\n\nAssistant: In the red box.\n\n"
-    "User: The train leaves at nine.\n\nAssistant: Then be there in time.\n\n"
-    "User: Where are my keys?\n\nAssistant: Your keys are in the red box under the stairs.\n\n"
-    "User: When does the train leave?\n\nAssistant: The train leaves at nine.\n\n",
+    "river. Every day the fox went down to the water and looked at the fish.\n\n",
+    "User: I am a little tired.\n\nAssistant: Then you should rest.\n\n",
 };
-enum { N_CONVERSATIONS = sizeof conversations / sizeof *conversations };
+
+enum { N_CONVERSATIONS = 60, TEXT_MAX = 2048 };
+
+#define PICK(words, i) (words)[(i) % (sizeof(words) / sizeof *(words))]
+
+static void write_conversation(char ret[TEXT_MAX], size_t i)
+{
+    const char *name = PICK(names, i), *city = PICK(cities, i), *pet = PICK(pets, i);
+    const char *pet_name = PICK(pet_names, i), *colour = PICK(colours, i), *job = PICK(jobs, i / 5);
+    (void)snprintf(ret, TEXT_MAX,
+                   "User: My name is %s and I live in %s.\n\nAssistant: Nice to meet you, %s.\n\n"
+                   "User: I have a %s called %s.\n\nAssistant: %s is a good name for a %s.\n\n"
+                   "%sUser: My favourite colour is %s.\n\nAssistant: Good to know.\n\n"
+                   "User: I work as a %s.\n\nAssistant: I will remember that.\n\n%s"
+                   "User: What is my name?\n\nAssistant: Your name is %s.\n\n"
+                   "User: Where do I live?\n\nAssistant: You live in %s.\n\n"
+                   "User: What is my %s called?\n\nAssistant: Your %s is called %s.\n\n"
+                   "User: What is my favourite colour?\n\nAssistant: Your favourite colour is %s."
+                   "\n\nUser: What is my job?\n\nAssistant: You are a %s.\n\n",
+                   name, city, name, pet, pet_name, pet_name, pet, PICK(talk, i), colour, job,
+                   PICK(talk, i / 4), name, city, pet, pet, pet_name, colour, job);
+}
 
 struct bench {
     struct sl_model *model;
@@ -102,7 +99,9 @@ static double bits_of(const float *logits, size_t n, uint32_t token)
 }
 
 struct loss {
-    double bits, worst; /* of one token, against the same without a snapshot */
+    double bits;                /* a token */
+    double difference, squares; /* to the same without a snapshot: the sum, and of squares */
+    double worst;               /* of one token */
     size_t n;
 };
 
@@ -126,6 +125,8 @@ static void read_one(struct bench *b, const char *text, enum sl_dtype dtype, siz
         if (dtype == SL_DTYPE_NONE)
             plain[i] = bits;
         ret->bits += bits;
+        ret->difference += bits - plain[i];
+        ret->squares += (bits - plain[i]) * (bits - plain[i]);
         ret->worst = fmax(ret->worst, fabs(bits - plain[i]));
         ret->n++;
     }
@@ -136,9 +137,12 @@ static void read_one(struct bench *b, const char *text, enum sl_dtype dtype, siz
 static struct loss read_all(struct bench *b, enum sl_dtype dtype, size_t every,
                             double plain[N_CONVERSATIONS][TOKENS_MAX])
 {
-    struct loss l = {0, 0, 0};
-    for (size_t i = 0; i < N_CONVERSATIONS; i++)
-        read_one(b, conversations[i], dtype, every, plain[i], &l);
+    struct loss l = {.n = 0};
+    char text[TEXT_MAX];
+    for (size_t i = 0; i < N_CONVERSATIONS; i++) {
+        write_conversation(text, i);
+        read_one(b, text, dtype, every, plain[i], &l);
+    }
     l.bits /= (double)l.n;
     return l;
 }
@@ -163,9 +167,15 @@ int main(void)
     for (size_t i = 0; i < 3; i++)
         for (size_t often = 0; often <= OFTEN; often += OFTEN) {
             struct loss l = read_all(&b, dtypes[i], often, plain);
-            printf("  %-4s %-26s %.5f  %+.5f   worst token %.4f   %zu bytes\n",
+            double mean = l.difference / (double)l.n;
+            double error = sqrt((l.squares / (double)l.n - mean * mean) / (double)l.n);
+            printf("  %-4s %-26s %.5f  %+.5f ± %.5f   worst token %.4f   %zu bytes\n",
                    sl_dtype_name(dtypes[i]), often ? "every 16 tokens" : "once, at the middle",
-                   l.bits, l.bits - never.bits, l.worst, b.file_bytes);
+                   l.bits, mean, error, l.worst, b.file_bytes);
+            if (dtypes[i] == SL_DTYPE_F32 && l.worst != 0) {
+                fprintf(stderr, "an F32 snapshot is not exact\n");
+                return 1;
+            }
         }
     runner_close(&b.runner);
     sl_tokenizer_close(b.tokenizer);
