@@ -192,17 +192,23 @@ void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
     free_session(ss, s);
 }
 
-/* One that is used is not; one that is being deleted for it still is. */
+/* One that is used is not. */
 static bool is_expired(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return s->ttl_s && (!s->leased || s->going) && ss->opt.now() - s->used_at >= s->ttl_s;
+    return s->ttl_s && !s->leased && ss->opt.now() - s->used_at >= s->ttl_s;
+}
+
+/* Nobody finds it any more. (A deletion that fails brings it back.) */
+static bool is_gone(const struct sl_sessions *ss, const struct sl_session *s)
+{
+    return s->going || is_expired(ss, s);
 }
 
 enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant, const char *id,
                               struct sl_session **ret, struct sl_error *err)
 {
     struct sl_session *s = lookup(ss, tenant, id);
-    if (!s || is_expired(ss, s))
+    if (!s || is_gone(ss, s))
         return sl_fail_param(err, SL_E_SESSION_NOT_FOUND, "session",
                              "there is no session '%.128s' (it was never made, was deleted, or "
                              "its time to live is over)",
@@ -221,14 +227,14 @@ static void nothing_done(void *arg, struct sl_session *s, const struct sl_error 
 void sl_sessions_expire(struct sl_sessions *ss)
 {
     for (size_t i = ss->n; i-- > 0;)
-        if (i < ss->n && !ss->v[i]->leased && is_expired(ss, ss->v[i]))
+        if (i < ss->n && is_expired(ss, ss->v[i]))
             sl_sessions_delete(ss, ss->v[i], nothing_done, NULL);
 }
 
 struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id)
 {
     struct sl_session *s = lookup(ss, tenant, id);
-    if (!s || !is_expired(ss, s))
+    if (!s || !is_gone(ss, s))
         return NULL;
     if (!s->leased)
         sl_sessions_delete(ss, s, nothing_done, NULL);
@@ -304,7 +310,7 @@ bool sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct s
         int beyond = strncmp(s->id, q->prefix, n_prefix);
         if (beyond > 0)
             break;
-        if (beyond < 0 || strcmp(s->id, q->after) <= 0 || is_expired(ss, s))
+        if (beyond < 0 || strcmp(s->id, q->after) <= 0 || is_gone(ss, s))
             continue;
         if (given == q->limit)
             return true;

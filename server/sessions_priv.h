@@ -46,7 +46,7 @@ struct sl_sessions {
 enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
                                 struct sl_session **ret, struct sl_error *err);
 void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s); /* and frees it */
-/* The session of that name, if its time to live is over and its deletion takes a while. */
+/* The session of that name, if it is being deleted (also because its time to live is over). */
 struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id);
 SL_NODISCARD enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m,
                                                   struct sl_error *err);

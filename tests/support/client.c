@@ -24,6 +24,7 @@ struct client {
     CURLM *multi;
     char *base;
     char *header;
+    bool unrecorded;
     bool small_buffers;
     struct call *calls;
 };
@@ -100,9 +101,11 @@ static bool is_poll(const struct reply *r)
 static void record(const struct call *k)
 {
     const struct reply *r = k->r;
-    if (!r->status || is_poll(r)) /* nothing was answered, or the same question again */
+    if (k->client->unrecorded || !r->status || is_poll(r)) /* …, or the same question again */
         return;
-    json_t *body = r->json ? json_incref(r->json) : json_stringn(r->body, r->n_body);
+    const char *type = reply_header(r, "Content-Type");
+    bool bytes = type && !strcmp(type, "application/vnd.safetensors");
+    json_t *body = r->json ? json_incref(r->json) : json_stringn(r->body, bytes ? 0 : r->n_body);
     if (!body) {
         if (r->whole)
             fail_msg("%s %s: the body is not UTF-8", r->method, r->path);
@@ -255,6 +258,11 @@ void client_header(struct client *c, const char *line)
 {
     sl_free(c->header);
     c->header = line ? sl_strdup(line) : NULL;
+}
+
+void client_unrecorded(struct client *c)
+{
+    c->unrecorded = true;
 }
 
 void client_small_buffers(struct client *c)

@@ -53,6 +53,9 @@ void client_close(struct client *c); /* calls still running are aborted; NULL is
 /* A header line ("Authorization: Bearer x") of every later request; NULL: none any more. */
 void client_header(struct client *c, const char *line);
 
+/* Its responses are not written down: there are too many of them. */
+void client_unrecorded(struct client *c);
+
 /* For the calls started after it: the kernel holds few bytes that were not read yet. */
 void client_small_buffers(struct client *c);
 

@@ -40,6 +40,16 @@ void node_done(struct node *n)
     remove_tree(n->dir);
 }
 
+void node_abandon(struct node *n)
+{
+    if (!n->a.server)
+        return;
+    (void)server_end(n->a.server, SIGTERM);
+    client_close(n->a.client);
+    n->a = (struct api){0};
+    remove_tree(n->dir);
+}
+
 /* --- the server --------------------------------------------------------------------------------*/
 
 void node_start(struct node *n)
@@ -78,6 +88,82 @@ void node_kill(struct node *n)
 {
     node_signal(n, SIGKILL);
     node_wait(n, SIGKILL);
+}
+
+/* --- sessions ----------------------------------------------------------------------------------*/
+
+const char *session_path(const char *id, const char *rest)
+{
+    static char ring[16][300];
+    static unsigned turn;
+    char *dst = ring[turn++ % 16];
+    int n = snprintf(dst, sizeof ring[0], "/v1/sessions/%s%s", id, rest);
+    assert_true(n > 0 && (size_t)n < sizeof ring[0]);
+    return dst;
+}
+
+struct reply *session_post(struct client *c, const char *id, const char *action)
+{
+    return request(c, "POST", session_path(id, action), NULL, NULL, 0);
+}
+
+int64_t session_version(struct client *c, const char *id)
+{
+    struct reply *r = session_get(c, id);
+    int64_t v = int_at(r->json, "version");
+    reply_free(r);
+    return v;
+}
+
+bool session_in_memory(struct client *c, const char *id)
+{
+    struct reply *r = session_get(c, id);
+    bool memory = !strcmp(str_at(r->json, "residency"), "memory");
+    reply_free(r);
+    return memory;
+}
+
+struct bytes snapshot_get(struct client *c, const char *id, const char *query)
+{
+    char rest[64];
+    snprintf(rest, sizeof rest, "/snapshot%s", query);
+    struct reply *r = expect(get(c, session_path(id, rest)), 200);
+    struct bytes b = {.p = sl_malloc(r->n_body), .n = r->n_body};
+    const char *etag = reply_header(r, "ETag");
+    assert_true(b.p && etag);
+    memcpy(b.p, r->body, b.n);
+    snprintf(b.etag, sizeof b.etag, "%s", etag);
+    reply_free(r);
+    return b;
+}
+
+struct reply *snapshot_put(struct client *c, const char *id, const void *p, size_t n,
+                           const char *extra)
+{
+    char lines[300];
+    snprintf(lines, sizeof lines, "Content-Type: application/vnd.safetensors%s%s",
+             extra ? "\n" : "", extra ? extra : "");
+    return request(c, "PUT", session_path(id, "/snapshot"), lines, p, n);
+}
+
+struct call *turn_start(struct client *c, const char *id, const char *prompt, unsigned seed)
+{
+    return generate_start(c,
+                          "'session':'%s','prompt':'%s','seed':%u,'max_tokens':12,'ignore_eos':"
+                          "true,'frequency_penalty':0.3,'penalty_last_n':30,'logprobs':5,"
+                          "'return_tokens':true",
+                          id, prompt, seed);
+}
+
+void turn_finish(struct call *k, struct gen *g)
+{
+    g->r = expect(call_finish(k), 200);
+    output_of(g->r, &g->o);
+}
+
+void turn_of(struct client *c, struct gen *g, const char *id, const char *prompt, unsigned seed)
+{
+    turn_finish(turn_start(c, id, prompt, seed), g);
 }
 
 /* --- streams -----------------------------------------------------------------------------------*/

@@ -24,6 +24,9 @@ struct node {
 void node_init(struct node *n, const char *name, const char *const *options);
 void node_done(struct node *n); /* ends it with SIGTERM where it is up; the folder goes */
 
+/* After a failed test: ends the server if it is up, and prints its log if it died. */
+void node_abandon(struct node *n);
+
 /* Each start has another number of threads than the one before (1, 2, 3, 1, …). */
 void node_start(struct node *n);
 void node_stop(struct node *n); /* SIGTERM; it must exit with 0 */
@@ -31,6 +34,31 @@ void node_kill(struct node *n); /* SIGKILL; no call may be under way */
 /* The same in two steps: the signal, while calls run; then, when they were finished, the end. */
 void node_signal(struct node *n, int signal);
 void node_wait(struct node *n, int signal);
+
+/* --- sessions ----------------------------------------------------------------------------------*/
+
+/* "/v1/sessions/ID" and what fmt says behind it: a copy that lasts for the next 16 calls. */
+const char *session_path(const char *id, const char *rest);
+/* The answer to a POST without a body ("/pause", "/resume", "/cancel"). */
+struct reply *session_post(struct client *c, const char *id, const char *action);
+int64_t session_version(struct client *c, const char *id);
+bool session_in_memory(struct client *c, const char *id);
+
+/* The bytes of GET …/snapshot. */
+struct bytes {
+    char *p; /* sl_free() */
+    size_t n;
+    char etag[128];
+};
+struct bytes snapshot_get(struct client *c, const char *id, const char *query);
+struct reply *snapshot_put(struct client *c, const char *id, const void *p, size_t n,
+                           const char *extra);
+
+/* One turn with everything told, drawn with that seed: two sessions are the same when theirs are.
+ */
+void turn_of(struct client *c, struct gen *g, const char *id, const char *prompt, unsigned seed);
+struct call *turn_start(struct client *c, const char *id, const char *prompt, unsigned seed);
+void turn_finish(struct call *k, struct gen *g);
 
 /* --- streams that are interrupted
  * ---------------------------------------------------------------*/
