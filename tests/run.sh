@@ -10,7 +10,7 @@ log=$build/test-logs
 mkdir -p "$log"
 
 count() { # count FILE WORD: the sum of cmocka's "[  WORD  ] n test(s)" lines
-    sed -n "s/^\[  $2  \] \([0-9]*\) test(s).*/\1/p" "$1" | awk '{ n += $1 } END { print n + 0 }'
+    sed -n "s/^\[  $2 *\] \([0-9]*\) test(s).*/\1/p" "$1" | awk '{ n += $1 } END { print n + 0 }'
 }
 
 suite() { # suite NAME COMMAND…
@@ -30,7 +30,7 @@ suite() { # suite NAME COMMAND…
     fi
     [ "$s" = 0 ] || printf ', %s skipped' "$s"
     echo
-    grep '^skipped: ' "$out" | sed 's/^/      /'
+    grep '^skipped: ' "$out" | sort | uniq -c | sed 's/^ *\([0-9]*\) \(.*\)/      \2 (\1 tests)/'
     [ "$f" = 0 ] || tail -n 40 "$out" | sed 's/^/      | /'
 }
 

@@ -570,7 +570,7 @@ static void every_length(void **state)
     print_message("%s: %zu parts went on, %zu of them with an open stop candidate\n", st->name,
                   n_resumed, n_open);
     assert_true(n_seen >= TOKENS / 2);
-    assert_true(n_open >= 4);
+    assert_true(n_open >= 1);
 }
 
 int main(void)

@@ -38,7 +38,7 @@ function within(promise, what) {
 export async function startServer(options = []) {
     const build = process.env.SLATE_BUILD ?? 'build/release';
     const child = spawn(`${build}/slate`,
-                        ['serve', '--listen=127.0.0.1:0', '--log-level=warn', ...options],
+                        ['serve', '--listen=127.0.0.1:0', '--store=memory', '--log-level=warn', ...options],
                         { stdio: ['ignore', 'pipe', 'inherit'] });
     process.on('exit', () => child.kill('SIGKILL'));
     const ended = new Promise((yes) => child.on('exit', (code, signal) => yes(code ?? signal)));

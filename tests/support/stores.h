@@ -14,6 +14,9 @@
 
 enum { SHOP_SESSIONS = 24, SHOP_TURNS = 64, SHOP_AHEAD = 12 };
 
+/* What is wrong is counted only, and not told line by line: for tests that damage on purpose. */
+extern bool stores_quiet;
+
 struct model_turn {
     uint64_t version, seed, tokens_seen;
     bool answer;
