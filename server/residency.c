@@ -262,12 +262,14 @@ static void install(struct load *l)
     s->ring = l->ring;
     s->paused = l->paused;
     s->n_paused = l->n_paused;
-    memcpy(s->answers, l->answers, sizeof s->answers);
-    s->n_answers = l->n_answers;
+    if (!s->n_answers) {
+        memcpy(s->answers, l->answers, sizeof s->answers);
+        s->n_answers = l->n_answers;
+        l->n_answers = 0;
+    }
     l->pending = NULL;
     l->ring = NULL;
     l->paused = NULL;
-    l->n_answers = 0;
     s->in_memory = true;
 }
 

@@ -47,9 +47,9 @@ void sl_sessions_evict(struct sl_sessions *ss, struct sl_session *s, sl_session_
                        void *arg);
 
 /* Saves all that is not saved (drain), when nobody makes, changes or deletes any more. `flushed`
- * says how many could not be. */
-void sl_sessions_flush(struct sl_sessions *ss, void (*flushed)(void *arg, size_t n_failed),
-                       void *arg);
+ * says how many could not be, and why the first could not. */
+typedef void sl_sessions_flushed(void *arg, size_t n_failed, const struct sl_error *first);
+void sl_sessions_flush(struct sl_sessions *ss, sl_sessions_flushed *flushed, void *arg);
 
 size_t sl_sessions_in_memory(const struct sl_sessions *ss);
 

@@ -298,7 +298,8 @@ static void on_flushed(void *arg, struct sl_session *s, const struct sl_error *e
 {
     struct sl_sessions *ss = arg;
     (void)s;
-    ss->n_flush_failed += err != NULL;
+    if (err && ss->n_flush_failed++ == 0)
+        ss->flush_error = *err;
     ss->n_flushing--;
     flush_more(ss);
 }
@@ -315,13 +316,12 @@ static void flush_more(struct sl_sessions *ss)
     }
     if (ss->n_flushing || !ss->flushed)
         return;
-    void (*flushed)(void *arg, size_t n_failed) = ss->flushed;
+    sl_sessions_flushed *flushed = ss->flushed;
     ss->flushed = NULL;
-    flushed(ss->flushed_arg, ss->n_flush_failed);
+    flushed(ss->flushed_arg, ss->n_flush_failed, &ss->flush_error);
 }
 
-void sl_sessions_flush(struct sl_sessions *ss, void (*flushed)(void *arg, size_t n_failed),
-                       void *arg)
+void sl_sessions_flush(struct sl_sessions *ss, sl_sessions_flushed *flushed, void *arg)
 {
     ss->flushed = flushed;
     ss->flushed_arg = arg;

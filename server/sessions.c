@@ -25,27 +25,34 @@ static void free_answer(struct sl_answer *a)
     sl_free(a->body);
 }
 
+static void forget_answers(struct sl_session *s)
+{
+    for (size_t i = 0; i < s->n_answers; i++)
+        free_answer(&s->answers[i]);
+    s->n_answers = 0;
+}
+
 void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s)
 {
     sl_slab_unref(ss->opt.slab, s->state);
     sl_free(s->pending);
     sl_free(s->ring);
     sl_free(s->paused);
-    for (size_t i = 0; i < s->n_answers; i++)
-        free_answer(&s->answers[i]);
+    if (sl_session_writes_turns(ss, s)) /* else they are nowhere else */
+        forget_answers(s);
     s->state = NULL;
     s->pending = NULL;
     s->n_pending = 0;
     s->ring = NULL;
     s->paused = NULL;
     s->n_paused = 0;
-    s->n_answers = 0;
 }
 
 static void free_session(struct sl_sessions *ss, struct sl_session *s)
 {
     assert(!s->leased && !s->has_place && !s->waiters && !s->save_waiters);
     sl_session_forget_rest(ss, s);
+    forget_answers(s);
     sl_free(s->metadata);
     sl_free(s->tenant);
     sl_free(s);

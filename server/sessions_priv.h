@@ -36,7 +36,8 @@ struct sl_sessions {
     size_t n_forks;                   /* that have one place and may wait for another */
     struct sl_op *forks, **forks_end; /* in line for that */
     size_t n_flushing, n_flush_failed, flush_at;
-    void (*flushed)(void *arg, size_t n_failed);
+    struct sl_error flush_error; /* the first */
+    sl_sessions_flushed *flushed;
     void *flushed_arg;
     void (*closed)(void *arg);
     void *closed_arg;

@@ -321,11 +321,14 @@ static void only_note(void *arg)
     *(bool *)arg = true;
 }
 
-static void on_flushed(void *arg, size_t n_failed)
+static void on_flushed(void *arg, size_t n_failed, const struct sl_error *first)
 {
     struct serving *s = arg;
     s->is_flushed = true;
     s->n_unsaved = n_failed;
+    if (n_failed)
+        sl_log(SL_LOG_ERROR, "sessions could not be stored", SL_LI("sessions", n_failed),
+               SL_LS("why", first->message));
 }
 
 /* Nothing changes a session any more; then all are in the store. */
@@ -337,8 +340,6 @@ static void flush(struct serving *s, uv_loop_t *loop)
     sl_sessions_flush(ss, on_flushed, s);
     while (!s->is_flushed || sl_sessions_busy(ss))
         uv_run(loop, UV_RUN_ONCE);
-    if (s->n_unsaved)
-        sl_log(SL_LOG_ERROR, "sessions could not be stored", SL_LI("sessions", s->n_unsaved));
 }
 
 /* After the server's end. */

@@ -242,8 +242,8 @@ static bool apply_head(struct sl_index *ix, struct sl_ix_session *s, const struc
     if (s->exists) {
         bool patch = r->version == s->version && h.snap.version == s->snap.version &&
                      h.snap.number == s->snap.number;
-        bool restore = s->version != UINT64_MAX && r->version == s->version + 1 &&
-                       h.snap.number != 0 && h.snap.version == r->version;
+        bool restore =
+            r->version >= s->version && h.snap.number != 0 && h.snap.version == r->version;
         if (memcmp(s->incarnation, r->incarnation, 16) != 0 || (!patch && !restore))
             return false;
     } else if (h.snap.version != r->version) {

@@ -82,8 +82,11 @@ static enum sl_code check(struct sl_op *op)
         return op->version == s->version ? SL_OK : mismatch(op);
     case SL_OP_TURN:
         return op->version - 1 == s->version ? SL_OK : mismatch(op);
-    case SL_OP_SNAP:
-        return op->version - op->with_head == s->version ? SL_OK : mismatch(op);
+    case SL_OP_SNAP: /* with a head it speaks for what is above it, too */
+        return op->version >= s->snap.version &&
+                       (op->with_head ? op->version >= s->version : op->version <= s->version)
+                   ? SL_OK
+                   : mismatch(op);
     default:
         return SL_OK;
     }

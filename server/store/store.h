@@ -104,7 +104,7 @@ void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
                           const struct sl_store_turn *t, sl_store_done *cb, void *arg);
 /* The state at `version`, above the last snapshot's and at most the store's (turns may have been
  * committed while it was encoded: they stay); turns up to it are dropped. With `head` also writes
- * that, and `version` is then any above the store's, or the session is new (a restore, a fork,
+ * that, and `version` is then any from the store's on, or the session is new (a restore, a fork,
  * turns that were not written one by one). Takes over `data` (sl_free). */
 void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                            const struct sl_store_head *head, unsigned char *data, size_t n,

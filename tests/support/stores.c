@@ -210,7 +210,8 @@ static void apply(struct model_session *m, const struct model_op *op)
         return;
     m->exists = true;
     memcpy(m->incarnation, op->incarnation, 16);
-    m->version = op->version;
+    if (op->kind != SL_OP_SNAP || op->with_head)
+        m->version = op->version;
     if (op->kind == SL_OP_TURN) {
         if (m->n_turns == SHOP_TURNS)
             abort();
@@ -459,23 +460,35 @@ static unsigned char *snapshot_of(uint64_t seed, size_t n)
 
 void do_snapshot(struct shop *st, size_t i, size_t n)
 {
+    do_old_snapshot(st, i, 0, n);
+}
+
+void do_old_snapshot(struct shop *st, size_t i, size_t back, size_t n)
+{
     struct model_session m = latest(st, i);
     struct model_op op = op_of(SL_OP_SNAP, &m);
+    op.version -= back < m.version - m.snapshot_version ? back : m.version - m.snapshot_version;
+    op.version += !op.version;
     op.seed = ++st->n_seeds;
     op.n = n;
     struct sl_store_key k = key_of(i, &m);
     unsigned char *p = snapshot_of(op.seed, n);
     if (p) /* a test makes allocations fail */
-        sl_store_put_snapshot(st->store, &k, m.version, NULL, p, n, on_done, ask(st, i, &op));
+        sl_store_put_snapshot(st->store, &k, op.version, NULL, p, n, on_done, ask(st, i, &op));
 }
 
 void do_restore(struct shop *st, size_t i, size_t n)
+{
+    do_far_restore(st, i, 0, n);
+}
+
+void do_far_restore(struct shop *st, size_t i, size_t ahead, size_t n)
 {
     struct model_session m = latest(st, i);
     struct model_op op = m.exists ? op_of(SL_OP_SNAP, &m) : new_life(st, SL_OP_SNAP);
     char text[64];
     op.with_head = true;
-    op.version++;
+    op.version += 1 + ahead;
     op.tokens_seen += 1000;
     op.metadata_seed = op.seed = ++st->n_seeds;
     op.used_at += 11;

@@ -82,7 +82,11 @@ void do_create(struct shop *st, size_t i);
 void do_patch(struct shop *st, size_t i);
 void do_turn(struct shop *st, size_t i, bool answer);
 void do_snapshot(struct shop *st, size_t i, size_t n);
+/* Of so many turns before, as far as the last snapshot. */
+void do_old_snapshot(struct shop *st, size_t i, size_t back, size_t n);
 void do_restore(struct shop *st, size_t i, size_t n); /* also of one that does not exist */
+/* So many versions further than one: what several turns have left that were not written. */
+void do_far_restore(struct shop *st, size_t i, size_t ahead, size_t n);
 void do_remove(struct shop *st, size_t i);
 /* Runs the loop until nothing is waited for. */
 void shop_run(struct shop *st);
