@@ -64,9 +64,10 @@ static enum sl_code check_generate(const struct sl_generate_request *r, struct s
     if (r->input.kind == SL_INPUT_NONE)
         return sl_fail_param(err, SL_E_MISSING_FIELD, "prompt",
                              "one of prompt, messages and resume must be given");
-    if (r->input.kind == SL_INPUT_RESUME && !r->session)
+    if (r->input.kind == SL_INPUT_RESUME && !r->session && !r->initial_state)
         return sl_fail_param(err, SL_E_MISSING_FIELD, "session",
-                             "resume needs the session whose turn was paused");
+                             "resume needs the session whose turn was paused, or its "
+                             "initial_state");
     if (r->initial_state && r->session)
         return sl_fail_param(err, SL_E_INVALID_VALUE, "initial_state",
                              "only one of session and initial_state may be given");

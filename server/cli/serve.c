@@ -35,6 +35,8 @@ struct serving {
     uv_work_t work;
     bool is_loading; /* the pool is at it */
     bool has_expiry;
+    uv_check_t rounds;
+    bool has_rounds;
     bool is_flushed;
     size_t n_unsaved;
     int64_t begun_us;
@@ -259,12 +261,27 @@ static void on_loaded(uv_work_t *work, int status)
 
 /* --- the server's hooks ----------------------------------------------------------------------- */
 
+/* Once in each round of the loop, while it waits for what is still asked of sessions: a snapshot, a
+ * fork, the state of a turn that has just ended. */
+static void on_round(uv_check_t *h)
+{
+    struct serving *s = h->data;
+    if (s->app.sessions && sl_sessions_busy(s->app.sessions))
+        return;
+    uv_check_stop(h);
+    sl_server_drained(s->app.server);
+}
+
 /* No turn runs any more. What is only in memory goes to the store when no request can come any more
  * that would change it: close_app(). */
 static void on_drained(void *arg)
 {
     struct serving *s = arg;
-    sl_server_drained(s->app.server);
+    s->rounds.data = s;
+    if (!s->has_rounds)
+        s->has_rounds = uv_check_init(sl_server_loop(s->app.server), &s->rounds) == 0;
+    uv_check_start(&s->rounds, on_round);
+    on_round(&s->rounds);
 }
 
 static void on_drain(void *arg)
@@ -347,6 +364,8 @@ static void close_app(struct serving *s)
 {
     struct sl_app *app = &s->app;
     uv_loop_t *loop = sl_server_loop(app->server);
+    if (s->has_rounds)
+        uv_close((uv_handle_t *)&s->rounds, NULL);
     while (s->is_loading)
         uv_run(loop, UV_RUN_ONCE);
     if (app->turns) {

@@ -467,8 +467,8 @@ static void test_states_of_the_client(void **state)
 {
     (void)state;
     struct client *c = tiny.client;
-    struct reply *r = expect(
-        post(c, "/v1/generate", "{'prompt':'a','max_tokens':3,'return_state':true}"), 200);
+    struct reply *r =
+        expect(post(c, "/v1/generate", "{'prompt':'a','max_tokens':3,'return_state':true}"), 200);
     assert_true(strlen(str_at(r->json, "state")) > 100000);
     reply_free(r);
     expect_error(post(c, "/v1/generate", "{'prompt':'a','initial_state':'AAAA'}"), 422,

@@ -1,0 +1,451 @@
+/* snapshots_test.c: a session as bytes over HTTP: out of one server, into another; If-Match;
+ * smaller dtypes; edited files; what is refused; sessions that the client keeps itself (issue 3,
+ * points 1 and 7).
+ *
+ * The files are taken apart here by hand (a length, a JSON header, data), not by the code that
+ * wrote them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tests/support/node.h"
+
+/* Two servers of the same model that share nothing, and one of another model. */
+static struct node one, two, other;
+
+static void make(struct client *c, const char *id)
+{
+    struct gen g;
+    reply_free(expect(
+        post(c, "/v1/sessions", "{'id':'%s','metadata':{'of':1},'prompt':'Once upon'}", id), 201));
+    turn_of(c, &g, id, " a time", 3);
+    gen_done(&g);
+}
+
+static void same_next(struct client *c, const char *a, struct client *d, const char *b)
+{
+    struct gen x, y;
+    turn_of(c, &x, a, " and", 11);
+    turn_of(d, &y, b, " and", 11);
+    output_same(&x.o, &y.o);
+    gen_done(&x);
+    gen_done(&y);
+}
+
+/* --- a file, by hand ---------------------------------------------------------------------------*/
+
+static size_t header_length(const struct bytes *b)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < 8; i++)
+        n |= (uint64_t)(unsigned char)b->p[i] << 8 * i;
+    assert_true(n <= b->n - 8);
+    return (size_t)n;
+}
+
+static json_t *header_of(const struct bytes *b)
+{
+    json_t *h = json_loadb(b->p + 8, header_length(b), 0, NULL);
+    assert_non_null(h);
+    return h;
+}
+
+/* The same data under another header. */
+static struct bytes with_header(const struct bytes *b, const json_t *header)
+{
+    char *text = json_dumps(header, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    size_t n = strlen(text), padded = (n + 7) / 8 * 8, n_data = b->n - 8 - header_length(b);
+    struct bytes r = {.n = 8 + padded + n_data};
+    r.p = sl_malloc(r.n);
+    assert_non_null(r.p);
+    for (int i = 0; i < 8; i++)
+        r.p[i] = (char)(padded >> 8 * i);
+    memset(r.p + 8, ' ', padded);
+    memcpy(r.p + 8, text, n);
+    memcpy(r.p + 8 + padded, b->p + 8 + header_length(b), n_data);
+    free(text);
+    return r;
+}
+
+/* One metadata entry changed; value NULL: gone. The digest of the metadata goes, as it must. */
+static struct bytes with_metadata(const struct bytes *b, const char *key, const char *value)
+{
+    json_t *h = header_of(b), *m = json_object_get(h, "__metadata__");
+    if (value)
+        json_object_set_new(m, key, json_string(value));
+    else
+        json_object_del(m, key);
+    json_object_del(m, "metadata.xxh3");
+    struct bytes r = with_header(b, h);
+    json_decref(h);
+    return r;
+}
+
+static const char *metadata_of(const json_t *header, const char *key)
+{
+    return json_string_value(json_object_get(json_object_get(header, "__metadata__"), key));
+}
+
+/* --- there and back ----------------------------------------------------------------------------*/
+
+static void under_another_id_and_on_another_server(void **state)
+{
+    (void)state;
+    struct client *c = one.a.client, *d = two.a.client;
+    make(c, "a");
+    struct bytes b = snapshot_get(c, "a", "");
+    json_t *h = header_of(&b);
+    assert_string_equal(metadata_of(h, "format"), "slate.session");
+    assert_string_equal(metadata_of(h, "session.id"), "a");
+    assert_string_equal(metadata_of(h, "session.version"), "2");
+    json_decref(h);
+    struct reply *r = expect(snapshot_put(c, "b", b.p, b.n, NULL), 201);
+    assert_string_equal(reply_header(r, "Location"), "/v1/sessions/b");
+    assert_string_equal(str_at(r->json, "id"), "b");
+    assert_int_equal(int_at(r->json, "version"), 2);
+    assert_int_equal(int_at(r->json, "metadata.of"), 1);
+    assert_null(reply_header(r, "X-Slate-Snapshot-Differs"));
+    assert_string_not_equal(reply_header(r, "ETag"), b.etag); /* another incarnation */
+    reply_free(r);
+    reply_free(expect(snapshot_put(d, "a", b.p, b.n, NULL), 201));
+    node_kill(&two); /* what was answered is durable */
+    node_start(&two);
+    d = two.a.client;
+    same_next(c, "b", d, "a");
+    struct gen g;
+    turn_of(c, &g, "a", " and", 11);
+    assert_int_equal(session_version(d, "a"), 3);
+    gen_done(&g);
+    /* The same state gives the same bytes again, but for names and times. */
+    struct bytes x = snapshot_get(c, "a", ""), y = snapshot_get(c, "b", "");
+    h = header_of(&x);
+    json_t *h2 = header_of(&y);
+    assert_string_equal(metadata_of(h, "payload.xxh3"), metadata_of(h2, "payload.xxh3"));
+    assert_string_equal(metadata_of(h, "continuation"), metadata_of(h2, "continuation"));
+    json_decref(h);
+    json_decref(h2);
+    sl_free(x.p);
+    sl_free(y.p);
+    sl_free(b.p);
+}
+
+/* Of a turn that is under way: the last commit; what is paused goes along. */
+static void of_a_busy_and_of_a_paused_one(void **state)
+{
+    (void)state;
+    struct client *c = one.a.client, *d = two.a.client;
+    make(c, "a");
+    struct bytes before = snapshot_get(c, "a", "");
+    struct call *k = stream_start(c, "'session':'a','prompt':' x','max_tokens':400,'seed':5,"
+                                     "'ignore_eos':true,'stop':['e@','d@'],'return_tokens':true,"
+                                     "'logprobs':2");
+    stream_until(k, 2);
+    struct bytes busy = snapshot_get(c, "a", "");
+    assert_string_equal(busy.etag, before.etag);
+    struct call *pause = pause_start(c, "a");
+    struct parts here, there;
+    parts_init(&here);
+    parts_init(&there);
+    parts_add(&here, call_finish(k));
+    reply_free(expect(call_finish(pause), 200));
+    assert_true(parts_paused(&here)); /* or this machine is too slow for its pauses */
+    struct bytes paused = snapshot_get(c, "a", "");
+    reply_free(expect(snapshot_put(d, "moved", paused.p, paused.n, NULL), 201));
+    struct parts *p[] = {&here, &there};
+    for (int i = 0; i < 2; i++)
+        parts_add(p[i], call_finish(stream_start(i ? d : c,
+                                                 "'session':'%s','resume':true,"
+                                                 "'return_tokens':true",
+                                                 i ? "moved" : "a")));
+    /* `here` has the first part, too: what came after it must be the same. */
+    size_t n_tokens = here.at[0];
+    assert_int_equal(here.all.n_tokens - n_tokens, there.all.n_tokens);
+    assert_memory_equal(here.all.tokens + n_tokens, there.all.tokens,
+                        there.all.n_tokens * sizeof(uint32_t));
+    same_next(c, "a", d, "moved");
+    /* Paused turns that want more than a server allows are not taken. */
+    json_t *h = header_of(&paused);
+    json_t *continuation = json_loads(metadata_of(h, "continuation"), 0, NULL);
+    json_object_set_new(json_object_get(continuation, "paused"), "max_tokens",
+                        json_integer(1000000000));
+    char *text = json_dumps(continuation, JSON_COMPACT);
+    struct bytes greedy = with_metadata(&paused, "continuation", text);
+    struct reply *r = snapshot_put(d, "greedy", greedy.p, greedy.n, NULL);
+    assert_non_null(strstr(r->body, "--max-tokens-limit"));
+    expect_error(r, 422, "snapshot_corrupt", NULL);
+    expect_error(get(d, "/v1/sessions/greedy"), 404, "session_not_found", "session");
+    free(text);
+    json_decref(continuation);
+    json_decref(h);
+    sl_free(before.p);
+    sl_free(busy.p);
+    sl_free(paused.p);
+    sl_free(greedy.p);
+    parts_done(&here);
+    parts_done(&there);
+}
+
+static void if_match(void **state)
+{
+    (void)state;
+    struct client *c = one.a.client;
+    char line[160];
+    make(c, "a");
+    make(c, "b");
+    struct gen g;
+    turn_of(c, &g, "b", " but", 1);
+    gen_done(&g);
+    struct bytes a = snapshot_get(c, "a", ""), b = snapshot_get(c, "b", "");
+    /* Over one that is there only under its ETag; with an ETag only over one that is there. */
+    expect_error(snapshot_put(c, "a", b.p, b.n, NULL), 409, "session_exists", "If-Match");
+    snprintf(line, sizeof line, "If-Match: %s", b.etag);
+    expect_error(snapshot_put(c, "a", b.p, b.n, line), 412, "version_mismatch", "If-Match");
+    expect_error(snapshot_put(c, "nobody", b.p, b.n, line), 404, "session_not_found", "session");
+    assert_int_equal(session_version(c, "a"), 2);
+    snprintf(line, sizeof line, "If-Match: %s", a.etag);
+    struct reply *r = expect(snapshot_put(c, "a", b.p, b.n, line), 200);
+    assert_int_equal(int_at(r->json, "version"), 3); /* its own, one more */
+    assert_int_equal(int_at(r->json, "metadata.of"), 1);
+    /* The same incarnation: the ETag but for the version. */
+    assert_memory_equal(reply_header(r, "ETag"), a.etag, 33);
+    reply_free(r);
+    node_kill(&one);
+    node_start(&one);
+    c = one.a.client;
+    same_next(c, "a", c, "b");
+    /* A reader's If-Match, too. */
+    r = request(c, "GET", "/v1/sessions/a/snapshot", line, NULL, 0);
+    expect_error(r, 412, "version_mismatch", "If-Match");
+    sl_free(a.p);
+    sl_free(b.p);
+}
+
+static void smaller_ones(void **state)
+{
+    (void)state;
+    struct client *c = one.a.client;
+    make(c, "a");
+    struct bytes f32 = snapshot_get(c, "a", "?dtype=f32");
+    struct bytes bf16 = snapshot_get(c, "a", "?dtype=bf16"),
+                 i8 = snapshot_get(c, "a", "?dtype=int8");
+    assert_true(bf16.n < f32.n * 6 / 10 && i8.n < f32.n * 4 / 10);
+    reply_free(expect(snapshot_put(c, "b", bf16.p, bf16.n, NULL), 201));
+    reply_free(expect(snapshot_put(c, "i", i8.p, i8.n, NULL), 201));
+    /* Nearly the same memory: the first token's log probability moves little. */
+    struct gen g[3];
+    const char *id[] = {"a", "b", "i"};
+    double lp[3];
+    for (int i = 0; i < 3; i++) {
+        generate(c, &g[i],
+                 "'session':'%s','prompt':' and','max_tokens':1,'temperature':0,"
+                 "'ignore_eos':true,'logprobs':0",
+                 id[i]);
+        lp[i] = num_at(g[i].r->json, "logprobs.0.logprob");
+        gen_done(&g[i]);
+    }
+    assert_true(lp[1] != lp[0] && lp[1] - lp[0] < 0.1 && lp[0] - lp[1] < 0.1);
+    assert_true(lp[2] != lp[0] && lp[2] - lp[0] < 0.5 && lp[0] - lp[2] < 0.5);
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'e','prompt':'x'}"), 201));
+    expect_error(get(c, "/v1/sessions/e/snapshot?dtype=f16"), 400, "invalid_value", "dtype");
+    sl_free(f32.p);
+    sl_free(bf16.p);
+    sl_free(i8.p);
+}
+
+/* --- what is refused ---------------------------------------------------------------------------*/
+
+static void edited(void **state)
+{
+    (void)state;
+    struct client *c = one.a.client;
+    make(c, "a");
+    struct bytes b = snapshot_get(c, "a", "");
+    /* A byte of the data changed: the digest tells. Without a digest it is said to be edited. */
+    struct bytes open = with_metadata(&b, "payload.xxh3", NULL);
+    b.p[b.n - 20] ^= 1;
+    expect_error(snapshot_put(c, "b", b.p, b.n, NULL), 422, "snapshot_corrupt", NULL);
+    open.p[open.n - 20] ^= 1;
+    struct reply *r = expect(snapshot_put(c, "b", open.p, open.n, NULL), 201);
+    assert_string_equal(reply_header(r, "X-Slate-Snapshot-Differs"), "edited");
+    reply_free(r);
+    /* Not finite. */
+    memset(open.p + open.n - 4, 0xff, 4);
+    expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 422, "snapshot_corrupt", NULL);
+    sl_free(open.p);
+    b.p[b.n - 20] ^= 1;
+    open = with_metadata(&b, "format_version", "2");
+    expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 422, "snapshot_version_unsupported",
+                 NULL);
+    sl_free(open.p);
+    /* The live one stays as it was, whatever comes. */
+    char line[160];
+    snprintf(line, sizeof line, "If-Match: %s", b.etag);
+    for (size_t n = 0; n < b.n; n += b.n / 13)
+        expect_error(snapshot_put(c, "a", b.p, n, line), 422, "snapshot_corrupt", NULL);
+    assert_int_equal(session_version(c, "a"), 2);
+    reply_free(expect(snapshot_put(c, "c", b.p, b.n, NULL), 201));
+    same_next(c, "a", c, "c");
+    sl_free(b.p);
+}
+
+static void of_another_model(void **state)
+{
+    (void)state;
+    struct client *c = one.a.client, *o = other.a.client;
+    make(c, "a");
+    struct bytes b = snapshot_get(c, "a", "");
+    struct reply *r = snapshot_put(o, "a", b.p, b.n, NULL);
+    assert_int_equal(r->status, 409);
+    json_t *h = header_of(&b);
+    /* By name: whose it is and who refuses it. */
+    assert_non_null(strstr(r->body, metadata_of(h, "model.fingerprint")));
+    json_decref(h);
+    expect_error(r, 409, "snapshot_model_mismatch", NULL);
+    expect_error(get(o, "/v1/sessions/a"), 404, "session_not_found", "session");
+    sl_free(b.p);
+}
+
+/* --- the client keeps the memory ---------------------------------------------------------------*/
+
+#define TURN                                                                                       \
+    "'seed':%u,'max_tokens':20,'ignore_eos':true,'frequency_penalty':0.3,'penalty_last_n':30,"     \
+    "'logprobs':2,'return_tokens':true"
+
+/* Turns of one session, and the same on two servers in turn that keep nothing. */
+static void stateless(void **state)
+{
+    (void)state;
+    struct client *c[] = {one.a.client, two.a.client};
+    char *kept = NULL;
+    reply_free(expect(post(c[0], "/v1/sessions", "{'id':'a'}"), 201));
+    double before[] = {metric(c[0], "slate_sessions"), metric(c[1], "slate_sessions")};
+    for (unsigned i = 0; i < 5; i++) {
+        struct gen with, without;
+        const char *prompt = i ? " and then" : "Once upon a time";
+        generate(c[0], &with, "'session':'a','prompt':'%s'," TURN, prompt, i);
+        if (kept)
+            generate(c[i % 2], &without,
+                     "'initial_state':'%s','return_state':true,'prompt':'%s'," TURN, kept, prompt,
+                     i);
+        else
+            generate_stream(c[1], &without, "'return_state':true,'prompt':'%s'," TURN, prompt, i);
+        output_same(&with.o, &without.o);
+        assert_int_equal(json_integer_value(at(with.o.final, "timings.computed_tokens")),
+                         json_integer_value(at(without.o.final, "timings.computed_tokens")));
+        sl_free(kept);
+        kept = sl_strdup(str_at(without.o.final, "state"));
+        assert_non_null(kept);
+        gen_done(&with);
+        gen_done(&without);
+    }
+    for (int i = 0; i < 2; i++) /* nothing is left of it there */
+        assert_true(metric(c[i], "slate_sessions") == before[i]);
+    /* And it can become a session, with the same bits. */
+    reply_free(
+        expect(post(c[1], "/v1/sessions", "{'id':'b','from':{'snapshot':'%s'}}", kept), 201));
+    same_next(c[0], "a", c[1], "b");
+    expect_error(post(c[0], "/v1/generate",
+                      "{'session':'a','return_state':true,'prompt':'x','max_tokens':1}"),
+                 400, "invalid_value", "return_state");
+    expect_error(post(c[0], "/v1/generate", "{'initial_state':'AAAA','prompt':'x','max_tokens':1}"),
+                 422, "snapshot_corrupt", NULL);
+    expect_error(post(c[0], "/v1/generate", "{'initial_state':'%s','resume':true}", kept), 409,
+                 "nothing_paused", "resume");
+    sl_free(kept);
+}
+
+/* A drain pauses it as any other; the state that comes back goes on elsewhere. */
+static void stateless_through_a_drain(void **state)
+{
+    (void)state;
+    struct gen whole;
+    struct parts p;
+    generate(one.a.client, &whole,
+             "'prompt':'Once upon',"
+             "'seed':9,'max_tokens':300,'ignore_eos':true,'return_tokens':"
+             "true,'stop':['e@']");
+    struct call *k =
+        stream_start(two.a.client, "'prompt':'Once upon','return_state':true,'seed':9,'max_tokens':"
+                                   "300,'ignore_eos':true,'return_tokens':true,'stop':['e@']");
+    parts_init(&p);
+    stream_until(k, 5);
+    node_signal(&two, SIGTERM);
+    parts_add(&p, call_finish(k));
+    node_wait(&two, SIGTERM);
+    node_start(&two);
+    assert_true(parts_paused(&p));
+    parts_add(&p, post(one.a.client, "/v1/generate",
+                       "{'initial_state':'%s','resume':true,'return_tokens':true}",
+                       str_at(p.all.final, "state")));
+    output_same(&p.all, &whole.o);
+    parts_done(&p);
+    gen_done(&whole);
+}
+
+/* --- all of them -------------------------------------------------------------------------------*/
+
+static int start(void **state)
+{
+    (void)state;
+    const char *const *options =
+        (const char *const[]){"--sessions-in-memory=6", "--drain-timeout=0s", NULL};
+    node_init(&one, "one", options);
+    node_init(&two, "two", options);
+    node_init(&other, "other",
+              (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
+                                    "--sessions-in-memory=6", NULL});
+    node_start(&one);
+    node_start(&two);
+    node_start(&other);
+    return 0;
+}
+
+/* Sessions of a test end with it. */
+static int clean(void **state)
+{
+    struct node *n[] = {&one, &two, &other};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct reply *r = expect(get(n[i]->a.client, "/v1/sessions"), 200);
+        for (size_t k = 0; k < len_at(r->json, "data"); k++) {
+            char path[32];
+            snprintf(path, sizeof path, "data.%zu.id", k);
+            reply_free(expect(del(n[i]->a.client, session_path(str_at(r->json, path), "")), 200));
+        }
+        reply_free(r);
+    }
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    node_done(&one);
+    node_done(&two);
+    node_done(&other);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(under_another_id_and_on_another_server, clean),
+        cmocka_unit_test_teardown(of_a_busy_and_of_a_paused_one, clean),
+        cmocka_unit_test_teardown(if_match, clean),
+        cmocka_unit_test_teardown(smaller_ones, clean),
+        cmocka_unit_test_teardown(edited, clean),
+        cmocka_unit_test_teardown(of_another_model, clean),
+        cmocka_unit_test_teardown(stateless, clean),
+        cmocka_unit_test_teardown(stateless_through_a_drain, clean),
+    };
+    return cmocka_run_group_tests_name("snapshots", tests, start, stop);
+}
