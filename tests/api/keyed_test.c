@@ -1,0 +1,369 @@
+/* keyed_test.c: Idempotency-Key: a retried turn is answered again instead of running twice (issue
+ * 3, point 4). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tests/support/node.h"
+
+static struct node node;
+
+static struct client *client(void)
+{
+    return node.a.client;
+}
+
+/* extra: more header lines, or NULL. */
+static struct call *keyed_start(const char *path, const char *key, const char *extra,
+                                const char *body)
+{
+    char lines[400];
+    const char *text = quoted(body);
+    /* An empty header is written with a semicolon for curl. */
+    snprintf(lines, sizeof lines, "Idempotency-Key%s%s%s%s", *key ? ": " : ";", key,
+             extra ? "\n" : "", extra ? extra : "");
+    return call_start(client(), "POST", path, lines, text, strlen(text));
+}
+
+static struct reply *keyed(const char *key, const char *body)
+{
+    return call_finish(keyed_start("/v1/generate", key, NULL, body));
+}
+
+static bool is_replay(const struct reply *r)
+{
+    const char *v = reply_header(r, "Idempotent-Replayed");
+    return v && !strcmp(v, "true");
+}
+
+static void create(const char *id)
+{
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'%s','prompt':'Once upon'}", id), 201));
+}
+
+/* Asked again: the same bytes, and nothing has moved. */
+static void again(const char *key, const char *body, const struct reply *first, const char *id)
+{
+    int64_t version = session_version(client(), id);
+    struct reply *r = expect(keyed(key, body), 200);
+    assert_true(is_replay(r));
+    assert_int_equal(r->n_body, first->n_body);
+    assert_memory_equal(r->body, first->body, first->n_body);
+    assert_int_equal(session_version(client(), id), version);
+    reply_free(r);
+}
+
+#define BODY "{'session':'a','prompt':' a time','max_tokens':9,'logprobs':2,'return_tokens':true}"
+#define OTHER "{'session':'a','prompt':' a time','max_tokens':8}"
+
+static void same_key_same_answer(void **state)
+{
+    (void)state;
+    create("a");
+    struct reply *first = expect(keyed("k-1", BODY), 200);
+    assert_false(is_replay(first));
+    assert_int_equal(session_version(client(), "a"), 2);
+    again("k-1", BODY, first, "a");
+    expect_error(keyed("k-1", OTHER), 422, "idempotency_mismatch", "Idempotency-Key");
+    assert_int_equal(session_version(client(), "a"), 2);
+    reply_free(expect(session_post(client(), "a", "/pause"), 200));
+    again("k-1", BODY, first, "a");
+    node_kill(&node);
+    node_start(&node);
+    again("k-1", BODY, first, "a");
+    node_stop(&node);
+    node_start(&node);
+    again("k-1", BODY, first, "a");
+    expect_error(keyed("k-1", OTHER), 422, "idempotency_mismatch", "Idempotency-Key");
+    /* Without a seed one was drawn: a second run would have said something else. */
+    struct reply *r = expect(keyed("k-2", BODY), 200);
+    assert_int_not_equal(int_at(r->json, "seed"), int_at(first->json, "seed"));
+    reply_free(r);
+    reply_free(first);
+}
+
+static void the_last_four(void **state)
+{
+    (void)state;
+    struct reply *first[6];
+    char key[8];
+    create("a");
+    for (int i = 0; i < 6; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        first[i] = expect(keyed(key, BODY), 200);
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int i = 2; i < 6; i++) {
+            snprintf(key, sizeof key, "k%d", i);
+            again(key, BODY, first[i], "a");
+        }
+        reply_free(expect(session_post(client(), "a", "/pause"), 200));
+        node_kill(&node);
+        node_start(&node);
+    }
+    struct reply *r = expect(keyed("k1", BODY), 200); /* forgotten: it runs */
+    assert_false(is_replay(r));
+    assert_int_equal(session_version(client(), "a"), 8);
+    reply_free(r);
+    for (int i = 0; i < 6; i++)
+        reply_free(first[i]);
+}
+
+static bool has_status(const struct reply *r, void *arg)
+{
+    (void)arg;
+    return r->status != 0;
+}
+
+static void in_flight(void **state)
+{
+    (void)state;
+    const char *body = "{'session':'a','prompt':' a','max_tokens':100000,'ignore_eos':true,"
+                       "'stream':true,'return_tokens':true}";
+    create("a");
+    struct call *k = keyed_start("/v1/generate", "long", NULL, body);
+    stream_until(k, 2);
+    expect_error(keyed("long", body), 409, "idempotency_in_flight", "Idempotency-Key");
+    expect_error(keyed("other", body), 409, "session_busy", "session");
+    reply_free(expect(session_post(client(), "a", "/cancel"), 200));
+    struct reply *first = expect(call_finish(k), 200);
+    struct output o, p;
+    output_of(first, &o);
+    assert_string_equal(str_at(o.final, "finish_reason"), "cancelled");
+    /* The retry of a stream is a stream: everything at once, and its end. */
+    struct reply *r = expect(keyed("long", body), 200);
+    assert_true(is_replay(r) && r->done);
+    output_of(r, &p);
+    output_same(&o, &p);
+    output_done(&o);
+    output_done(&p);
+    reply_free(r);
+    reply_free(first);
+    /* Of many at once that wait for a session in the store, one runs. */
+    enum { N = 12 };
+    struct call *many[N];
+    size_t n_ok = 0;
+    reply_free(expect(session_post(client(), "a", "/pause"), 200));
+    int64_t version = session_version(client(), "a");
+    for (int i = 0; i < N; i++)
+        many[i] = keyed_start("/v1/generate", "many", NULL, BODY);
+    for (int i = 0; i < N; i++) {
+        r = call_finish(many[i]);
+        n_ok += r->status == 200;
+        if (r->status != 200)
+            expect_error(r, 409, "idempotency_in_flight", "Idempotency-Key");
+        else
+            reply_free(r);
+    }
+    assert_true(n_ok > 0);
+    assert_int_equal(session_version(client(), "a"), version + 1);
+}
+
+/* The client goes before it is answered: with `continue` the turn is there, and its answer. */
+static void the_answer_was_lost(void **state)
+{
+    (void)state;
+    const char *body = "{'session':'a','prompt':' a','max_tokens':40,'ignore_eos':true,'stream':"
+                       "true,'on_disconnect':'continue','return_tokens':true}";
+    create("a");
+    struct call *k = keyed_start("/v1/generate", "lost", NULL, body);
+    call_until(k, has_status, NULL);
+    call_abort(k);
+    until_free(client(), "a");
+    assert_int_equal(session_version(client(), "a"), 2);
+    struct reply *r = expect(keyed("lost", body), 200);
+    assert_true(is_replay(r));
+    assert_int_equal(stream_tokens(r), 40);
+    reply_free(r);
+    /* Rolled back, there is none, and the retry runs. */
+    body = "{'session':'a','prompt':' a','max_tokens':100000,'ignore_eos':true,'stream':true}";
+    k = keyed_start("/v1/generate", "back", NULL, body);
+    call_until_events(k, 2);
+    call_abort(k);
+    until_free(client(), "a");
+    assert_int_equal(session_version(client(), "a"), 2);
+    k = keyed_start("/v1/generate", "back", NULL, body);
+    call_until_events(k, 2);
+    assert_false(is_replay(call_reply(k)));
+    call_abort(k);
+    until_free(client(), "a");
+}
+
+static void a_failed_turn_keeps_no_answer(void **state)
+{
+    (void)state;
+    const char *bad = "{'session':'a','prompt':[1,99999999],'max_tokens':1}";
+    create("a");
+    expect_error(keyed("bad", bad), 400, "invalid_value", "prompt[1]");
+    expect_error(keyed("bad", bad), 400, "invalid_value", "prompt[1]");
+    struct reply *r = expect(keyed("bad", BODY), 200);
+    assert_false(is_replay(r));
+    reply_free(r);
+}
+
+/* If-Match is looked at after the key: the first try has moved the session on. */
+static void with_if_match(void **state)
+{
+    (void)state;
+    char line[160];
+    create("a");
+    struct reply *s = session_get(client(), "a");
+    snprintf(line, sizeof line, "If-Match: %s", reply_header(s, "ETag"));
+    reply_free(s);
+    struct reply *first = expect(call_finish(keyed_start("/v1/generate", "m", line, BODY)), 200);
+    struct reply *r = expect(call_finish(keyed_start("/v1/generate", "m", line, BODY)), 200);
+    assert_true(is_replay(r));
+    assert_memory_equal(r->body, first->body, first->n_body);
+    assert_string_equal(reply_header(r, "ETag"), reply_header(first, "ETag"));
+    reply_free(r);
+    reply_free(first);
+    expect_error(call_finish(keyed_start("/v1/generate", "n", line, BODY)), 412, "version_mismatch",
+                 "If-Match");
+}
+
+/* A turn that ended paused: its prompt is in the session, so the retry must not read it again. */
+static void paused(void **state)
+{
+    (void)state;
+    const char *body = "{'session':'a','prompt':' a','max_tokens':500,'ignore_eos':true,'stream':"
+                       "true,'return_tokens':true,'seed':3}";
+    struct parts p;
+    create("a");
+    create("twin");
+    struct gen whole;
+    generate(client(), &whole,
+             "'session':'twin','prompt':' a','max_tokens':500,'ignore_eos':true,"
+             "'return_tokens':true,'seed':3");
+    struct call *k = keyed_start("/v1/generate", "p", NULL, body);
+    stream_until(k, 3);
+    node_signal(&node, SIGTERM);
+    struct reply *first = expect(call_finish(k), 200);
+    node_wait(&node, SIGTERM);
+    node_start(&node);
+    parts_init(&p);
+    struct reply *r = keyed("p", body);
+    assert_true(is_replay(r));
+    assert_int_equal(stream_tokens(r), stream_tokens(first));
+    parts_add(&p, r);
+    reply_free(first);
+    assert_true(parts_paused(&p));
+    assert_int_equal(session_version(client(), "a"), 2);
+    /* And the rest with a key of its own. */
+    body = "{'session':'a','resume':true,'return_tokens':true}";
+    first = expect(keyed("q", body), 200);
+    again("q", body, first, "a");
+    parts_add(&p, first);
+    output_same(&p.all, &whole.o);
+    parts_done(&p);
+    gen_done(&whole);
+}
+
+static void other_dialects(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *body;
+    } row[] = {
+        {"/v1/completions", "{'session':'a','prompt':' a','max_tokens':5}"},
+        {"/v1/chat/completions",
+         "{'session':'a','messages':[{'role':'user','content':'hi'}],'max_tokens':5}"},
+    };
+    create("a");
+    for (size_t i = 0; i < 2; i++) {
+        struct reply *first =
+            expect(call_finish(keyed_start(row[i].path, "d", NULL, row[i].body)), 200);
+        struct reply *r =
+            expect(call_finish(keyed_start(row[i].path, "d", NULL, row[i].body)), 200);
+        assert_true(is_replay(r) && !is_replay(first));
+        assert_string_equal(r->body, first->body);
+        reply_free(r);
+        reply_free(first);
+        reply_free(expect(del(client(), "/v1/sessions/a"), 200));
+        create("a");
+    }
+    struct call *k = keyed_start("/v1/completions", "d", NULL,
+                                 "{'session':'a','prompt':'x','max_tokens':1,'stream':true}");
+    expect_error(call_finish(k), 400, "unsupported", "Idempotency-Key");
+    expect_error(keyed("d", "{'prompt':'x','max_tokens':1}"), 400, "invalid_value",
+                 "Idempotency-Key");
+    expect_error(keyed("sp ace", BODY), 400, "invalid_value", "Idempotency-Key");
+    expect_error(keyed("", BODY), 400, "invalid_value", "Idempotency-Key");
+    char key[300];
+    memset(key, 'k', 256);
+    key[256] = '\0';
+    expect_error(keyed(key, BODY), 400, "invalid_value", "Idempotency-Key");
+}
+
+/* Where turns are not written one by one an answer lives as long as the process, in memory or not.
+ */
+static void durability_drain(void **state)
+{
+    (void)state;
+    struct node lazy = node; /* the other one waits */
+    node_init(&node, "lazy",
+              (const char *const[]){"--sessions-in-memory=2", "--durability=drain", NULL});
+    node_start(&node);
+    create("a");
+    struct reply *first = expect(keyed("k", BODY), 200);
+    reply_free(expect(session_post(client(), "a", "/pause"), 200));
+    again("k", BODY, first, "a");
+    create("b");
+    create("c");
+    create("d");
+    again("k", BODY, first, "a");
+    reply_free(first);
+    node_done(&node);
+    node = lazy;
+}
+
+static int start(void **state)
+{
+    (void)state;
+    node_init(&node, "node",
+              (const char *const[]){"--sessions-in-memory=6", "--drain-timeout=0s", NULL});
+    node_start(&node);
+    return 0;
+}
+
+static int clean(void **state)
+{
+    static const char *const id[] = {"a", "twin"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++)
+        reply_free(del(client(), session_path(id[i], "")));
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    node_done(&node);
+    return 0;
+}
+
+#define TEST(f) cmocka_unit_test_teardown(f, clean)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(same_key_same_answer),
+        TEST(the_last_four),
+        TEST(in_flight),
+        TEST(the_answer_was_lost),
+        TEST(a_failed_turn_keeps_no_answer),
+        TEST(with_if_match),
+        TEST(paused),
+        TEST(other_dialects),
+        TEST(durability_drain),
+    };
+    return cmocka_run_group_tests_name("keyed", tests, start, stop);
+}
