@@ -46,7 +46,8 @@ static int on_value(llhttp_t *l, const char *at, size_t n)
     struct sl_http_header *f = &p->head->headers[p->head->n_headers - 1];
     while (n > 0 && (at[n - 1] == ' ' || at[n - 1] == '\t'))
         n--;
-    f->value = p->block + (at - p->block);
+    /* llhttp gives an empty value at the beginning of the next line, which its end must not cut. */
+    f->value = n ? p->block + (at - p->block) : f->name + f->n_name;
     f->n_value = (uint32_t)n;
     return 0;
 }

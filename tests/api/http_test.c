@@ -225,6 +225,21 @@ static void test_byte_by_byte(void **state)
     raw_close(r);
 }
 
+/* One without a value takes nothing of the next one. */
+static void test_empty_headers(void **state)
+{
+    static const char *const empty[] = {"X-Empty:\r\n", "X-Empty: \t \r\n", "X-A:\r\nX-B:\r\n"};
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
+        char request[256];
+        snprintf(request, sizeof request,
+                 "POST /v1/tokenize HTTP/1.1\r\nHost: localhost\r\n%s"
+                 "Content-Type: application/json\r\nContent-Length: 12\r\n"
+                 "Connection: close\r\n\r\n{\"text\":\"a\"}",
+                 empty[i]);
+        expect_ask(*state, request, 200, "\"tokens\"");
+    }
+}
+
 static void test_100_continue(void **state)
 {
     struct server *s = *state;
@@ -581,6 +596,7 @@ int main(void)
         cmocka_unit_test(test_keep_alive_and_ids),
         cmocka_unit_test(test_pipelining_over_a_slow_one),
         cmocka_unit_test(test_byte_by_byte),
+        cmocka_unit_test(test_empty_headers),
         cmocka_unit_test(test_100_continue),
         cmocka_unit_test(test_an_early_answer_survives),
         cmocka_unit_test(test_hosts_and_origins),
