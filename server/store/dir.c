@@ -388,9 +388,11 @@ static struct sl_dir *new_dir(const char *path, const struct sl_store_options *o
     d->root = d->lock = -1;
     d->loop = opt->loop;
     d->rewrite_bytes = opt->log_rewrite_bytes ? opt->log_rewrite_bytes : SL_STORE_REWRITE_BYTES;
-    struct sl_queue *const queues[] = {&d->arrivals, &d->to_write, &d->to_file,   &d->to_load,
-                                       &d->finished, &d->to_trash, &d->batch.ops, &d->trash};
-    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+    enum { N_QUEUES = 8 };
+    struct sl_queue *const queues[N_QUEUES] = {&d->arrivals, &d->to_write, &d->to_file,
+                                               &d->to_load,  &d->finished, &d->to_trash,
+                                               &d->trash,    &d->batch.ops};
+    for (size_t i = 0; i < N_QUEUES; i++)
         sl_queue_init(queues[i]);
     d->path = sl_strdup(path);
     d->files = (struct sl_files){.io = io, .sessions = -1, .root = d->path};

@@ -46,7 +46,7 @@ void sl_folders_set(struct sl_ix_tenant *t, uint64_t hash, const struct sl_folde
 static void hex(char ret[33], const unsigned char v[16])
 {
     static const char digit[] = "0123456789abcdef";
-    for (int i = 0; i < 16; i++) {
+    for (size_t i = 0; i < 16; i++) {
         ret[2 * i] = digit[v[i] >> 4];
         ret[2 * i + 1] = digit[v[i] & 15];
     }

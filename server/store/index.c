@@ -191,9 +191,13 @@ bool sl_answer_expired(int64_t answered_at, int64_t now)
     return !__builtin_sub_overflow(now, answered_at, &age) && age > SL_ANSWER_LIFE_S;
 }
 
-/* Drops the entries that are neither a turn since the snapshot nor an answer to be kept. */
-static void sweep_entries(struct sl_index *ix, struct sl_ix_session *s, int64_t now)
+/* Drops the entries that are neither a turn since the snapshot nor an answer to be kept. Age is
+ * reckoned from the newest answer: what is dropped depends on the records alone. */
+static void sweep_entries(struct sl_index *ix, struct sl_ix_session *s)
 {
+    int64_t now = 0;
+    for (const struct sl_ix_entry *x = s->entries; x; x = x->next)
+        now = x->answer ? x->answered_at : now;
     size_t too_many = s->n_answers > SL_STORE_ANSWERS_MAX ? s->n_answers - SL_STORE_ANSWERS_MAX : 0;
     struct sl_ix_entry **p = &s->entries, *e;
     s->last_entry = NULL;
@@ -262,7 +266,7 @@ static bool apply_head(struct sl_index *ix, struct sl_ix_session *s, const struc
     set_snap(ix, s, &h.snap, ret_old);
     set_place(ix, s, &s->head, at, sl_record_size(r));
     set_place(ix, s, &s->snapat, 0, 0);
-    sweep_entries(ix, s, h.used_at);
+    sweep_entries(ix, s);
     return true;
 }
 
@@ -282,7 +286,7 @@ static bool apply_turn(struct sl_index *ix, struct sl_ix_session *s, const struc
     s->used_at = t.used_at;
     add_entry(ix, s, e);
     if (e->answer)
-        sweep_entries(ix, s, t.answered_at);
+        sweep_entries(ix, s);
     return true;
 }
 
@@ -290,13 +294,14 @@ static bool apply_answer(struct sl_index *ix, struct sl_ix_session *s, const str
                          const unsigned char *payload, struct sl_ix_entry *e)
 {
     struct sl_answer_payload a;
-    if (!sl_answer_payload_read(&a, payload, r->payload_n) || r->version > s->snap.version ||
-        s->n_turns || (s->last_entry && s->last_entry->version >= r->version))
+    if (!sl_answer_payload_read(&a, payload, r->payload_n) || r->version < 1 ||
+        r->version > s->snap.version || s->n_turns ||
+        (s->last_entry && s->last_entry->version >= r->version))
         return false;
     e->answer = true;
     e->answered_at = a.at;
     add_entry(ix, s, e);
-    sweep_entries(ix, s, a.at);
+    sweep_entries(ix, s);
     return true;
 }
 
@@ -309,7 +314,7 @@ static bool apply_snap(struct sl_index *ix, struct sl_ix_session *s, const struc
         return false;
     set_snap(ix, s, &snap, ret_old);
     set_place(ix, s, &s->snapat, at, sl_record_size(r));
-    sweep_entries(ix, s, s->used_at);
+    sweep_entries(ix, s);
     return true;
 }
 
@@ -333,6 +338,7 @@ bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct s
     *ret_old = (struct sl_snapfile){0};
     bool same = s->exists && memcmp(s->incarnation, r->incarnation, 16) == 0;
     bool ok = false;
+    assert((e != NULL) == (r->kind == SL_RECORD_TURN || r->kind == SL_RECORD_ANSWER));
     if (e)
         *e = (struct sl_ix_entry){.place = {.at = at, .size = (uint32_t)sl_record_size(r)},
                                   .version = r->version};
@@ -402,7 +408,7 @@ void sl_index_moved(struct sl_index *ix)
                 e->answer = e->answer && e->place.size;
                 assert(!e->turn || e->place.size || s->damaged.size);
             }
-            sweep_entries(ix, s, s->used_at);
+            sweep_entries(ix, s);
         }
     }
 }

@@ -164,13 +164,19 @@ static void load_done(uv_work_t *w, int status)
     sl_dir_pump(d);
 }
 
+/* Without where it is moved to, which a rewrite in the pool may be setting. */
+static struct sl_place place_of(const struct sl_place *p)
+{
+    return (struct sl_place){.at = p->at, .size = p->size};
+}
+
 /* Everything the job needs, from what is known now. */
 static bool prepare(struct sl_load *l, const struct sl_ix_session *s)
 {
     size_t n = 0, bytes = room(s->damaged.size ? &s->damaged : &s->head);
     sl_dir_head(s, &l->head);
-    l->damaged = s->damaged;
-    l->at_head = s->head;
+    l->damaged = place_of(&s->damaged);
+    l->at_head = place_of(&s->head);
     l->snap = s->snap;
     for (const struct sl_ix_entry *e = s->entries; e; e = e->next, n++)
         bytes += room(&e->place);
@@ -180,8 +186,10 @@ static bool prepare(struct sl_load *l, const struct sl_ix_session *s)
     if (!sl_bytes_reserve(&l->memory, bytes) || !l->items || !l->turns || !l->answers)
         return false;
     for (const struct sl_ix_entry *e = s->entries; e; e = e->next)
-        l->items[l->n_items++] = (struct item){
-            .place = e->place, .version = e->version, .turn = e->turn, .answer = e->answer};
+        l->items[l->n_items++] = (struct item){.place = place_of(&e->place),
+                                               .version = e->version,
+                                               .turn = e->turn,
+                                               .answer = e->answer};
     return true;
 }
 

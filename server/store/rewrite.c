@@ -17,7 +17,7 @@
 #include "engine/base/mem.h"
 #include "server/store/log.h"
 
-enum { OUT_BYTES = 1 << 20 };
+enum { OUT_BYTES = 1 << 18 };
 
 struct work {
     struct sl_rewrite *w;

@@ -16,7 +16,7 @@
 #include "engine/base/mem.h"
 #include "server/store/log.h"
 
-enum { WINDOW = 1 << 20, FIXED_MAX = 128, HEADER_MAX = SL_RECORD_HEADER + SL_RECORD_NAMES_MAX };
+enum { WINDOW = 1 << 18, FIXED_MAX = 128, HEADER_MAX = SL_RECORD_HEADER + SL_RECORD_NAMES_MAX };
 
 struct scan {
     const struct sl_log_place *lp;
@@ -24,7 +24,7 @@ struct scan {
     struct sl_index *ix;
     struct sl_log_scan *ret;
     struct sl_error *err;
-    uint64_t size;
+    uint64_t size, batch;  /* batch: where that of the last record begins */
     unsigned char *window; /* n bytes of the file from `at` on */
     uint64_t at;
     size_t n;
@@ -152,7 +152,8 @@ static enum sl_code step(struct scan *s, uint64_t at, uint64_t *ret_next)
     struct sl_record r;
     bool later = false;
     *ret_next = at;
-    if (!sl_record_read(&r, head, n, s->ret->log_id, at)) {
+    if (!sl_record_read(&r, head, n, s->ret->log_id, at) ||
+        (r.batch != at && r.batch != s->batch)) {
         c = later_batch(s, at + 8, at, &later);
         if (!c && later)
             c = fail_at(s, at,
@@ -173,6 +174,7 @@ static enum sl_code step(struct scan *s, uint64_t at, uint64_t *ret_next)
             return c;
     }
     *ret_next = at + sl_record_size(&r);
+    s->batch = r.batch;
     return take(s, &r, at, whole ? fixed : NULL);
 }
 
