@@ -328,7 +328,8 @@ bool sl_turn_payload_read(struct sl_turn_payload *ret, const unsigned char *p, s
                                 .has_answer = p[24] == 1,
                                 .answered_at = (int64_t)get_u64(p + 32)};
     uint64_t end = turn_end(t.n_tokens, t.continuation_n);
-    if (p[24] > 1 || end > n || (t.has_answer ? n - end < SL_ANSWER_BYTES + 2 : n != end))
+    if (p[24] > 1 || get_u32(p + 28) > t.n_tokens || end > n ||
+        (t.has_answer ? n - end < SL_ANSWER_BYTES + 2 : n != end))
         return false;
     t.answer_offset = (size_t)end;
     *ret = t;

@@ -157,6 +157,8 @@ static size_t turn_payload(struct input *in, unsigned char *p, uint64_t version)
     struct sl_store_turn t = {
         .version = version, .tokens_seen = take(in), .used_at = a.at, .tokens = tokens};
     t.n_tokens = take(in) % 8;
+    t.n_generated = take(in) % (t.n_tokens + 1);
+    t.n_drop = take(in);
     take_bytes(in, tokens, sizeof tokens);
     take_bytes(in, text, sizeof text);
     t.continuation = (struct sl_text){text, take(in) % 8};

@@ -381,6 +381,8 @@ static void golden_alice(void *arg, const struct sl_store_record *r, const struc
     assert_int_equal(r->turns[0].tokens_seen, 6);
     assert_int_equal(r->turns[0].used_at, 1700000030);
     assert_int_equal(r->turns[0].n_tokens, 2);
+    assert_int_equal(r->turns[0].n_drop, 0x1234);
+    assert_int_equal(r->turns[0].n_generated, 1);
     assert_int_equal(r->turns[0].tokens[0], 10);
     assert_int_equal(r->turns[0].tokens[1], 11);
     assert_string_equal(r->turns[0].continuation.s, "{\"pending\":[11]}");
