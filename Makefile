@@ -77,7 +77,7 @@ REPLAYS := $(patsubst %.c,$(B)/%_replay,$(wildcard tests/fuzz/*_fuzz.c))
 
 # --- targets -------------------------------------------------------------------------------------
 
-.PHONY: help all run test check bench asan tsan fuzz tidy format install deps deps-test clean
+.PHONY: help all run test check soak bench asan tsan fuzz tidy format install deps deps-test clean
 .DEFAULT_GOAL := all
 
 all: $(B)/slate ## build the program: build/slate
@@ -98,6 +98,11 @@ check: all $(TESTS) $(REPLAYS)
 
 bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits measured in the same run
 	@for b in $(BENCHES); do $$b || exit 1; done
+
+SOAK := $(B)/tests/fault/durable_test $(B)/tests/api/paging_test
+soak: all $(SOAK) ## 1,000 kills under load, 10,000 sessions in 64 places (some minutes)
+	SLATE_BUILD=$(B) $(B)/tests/fault/durable_test 1000
+	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000
 
 asan: deps deps-test ## every test under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory FLAVOR=asan check
