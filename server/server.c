@@ -219,6 +219,7 @@ static enum sl_code open_handles(struct sl_server *s, struct sl_error *err)
         uv_unref((uv_handle_t *)&s->signals[i]);
     }
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of write() */
     return SL_OK;
 }
 
