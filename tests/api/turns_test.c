@@ -317,7 +317,7 @@ static void test_stop_is_cut_from_the_state(void **state)
     char fields[200];
     /* Every offset in the first words, short and long: at tokens' borders, inside, across. */
     for (size_t off = 0; off < 70; off += off < 12 ? 1 : 9) {
-        for (size_t len = 1; len < 24; len += 7) {
+        for (size_t len = 1; len < 20; len += 8) {
             char *one = string_json(g.o.text + off, len);
             snprintf(fields, sizeof fields, "\"stop\":%s", one);
             check_cut(fields, off % 2);
@@ -436,7 +436,7 @@ static bool leave(struct client *c, const char *id, int n)
 static void test_continue_on_disconnect(void **state)
 {
     (void)state;
-    enum { N = 1500 };
+    enum { N = 400 };
     struct client *c = tiny.client;
     const char *a = at_story(c), *b = fork_of(c, a);
     while (!leave(c, a, N))
