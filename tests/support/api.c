@@ -190,28 +190,39 @@ const char *quoted(const char *s)
 
 /* --- models ------------------------------------------------------------------------------------*/
 
-const char *seeded_bytes_model(void)
+static const char *seeded_model(const char *name, size_t n_layers, size_t d_model)
 {
-    static char path[512];
-    if (*path)
-        return path;
-    static const struct seeded_shape shape = {.n_layers = 2,
-                                              .d_model = 64,
-                                              .head_size = 16,
-                                              .d_ffn = 128,
-                                              .vocab_size = 256,
-                                              .rank_w = 8,
-                                              .rank_a = 8,
-                                              .rank_v = 8,
-                                              .rank_g = 16,
-                                              .dtype = SL_DTYPE_F32,
-                                              .seed = 7};
+    static char path[2][512];
+    char *dst = path[*name == 's'];
+    const struct seeded_shape shape = {.n_layers = n_layers,
+                                       .d_model = d_model,
+                                       .head_size = 16,
+                                       .d_ffn = 2 * d_model,
+                                       .vocab_size = 256,
+                                       .rank_w = 8,
+                                       .rank_a = 8,
+                                       .rank_v = 8,
+                                       .rank_g = 16,
+                                       .dtype = SL_DTYPE_F32,
+                                       .seed = 7};
+    if (*dst)
+        return dst;
     const char *build = getenv("SLATE_BUILD");
     struct seeded s;
-    snprintf(path, sizeof path, "%s/tests/%s-bytes.safetensors", build ? build : "build/release",
-             program_invocation_short_name);
+    snprintf(dst, sizeof path[0], "%s/tests/%s-%s.safetensors", build ? build : "build/release",
+             program_invocation_short_name, name);
     seeded_init(&s, &shape);
-    seeded_write(&s, path);
+    seeded_write(&s, dst);
     seeded_done(&s);
-    return path;
+    return dst;
+}
+
+const char *seeded_bytes_model(void)
+{
+    return seeded_model("bytes", 2, 64);
+}
+
+const char *seeded_slow_model(void)
+{
+    return seeded_model("slow", 3, 192);
 }

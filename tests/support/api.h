@@ -42,6 +42,8 @@ void until_free(struct client *c, const char *id);
 
 /* The path of a model file with seeded weights for the tokenizer `bytes`; made once a program. */
 const char *seeded_bytes_model(void);
+/* One that takes its time, so that a stream has an event for every token or two. */
+const char *seeded_slow_model(void);
 
 /* JSON text of ids: "[1,2,3]"; and of a byte string as a JSON string with its quotes. sl_free(). */
 char *ids_json(const uint32_t *ids, size_t n);
