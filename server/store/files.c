@@ -1,4 +1,5 @@
 /* files.c: see files.h. */
+#define XXH_STATIC_LINKING_ONLY /* the state's layout, to have it on the stack */
 #include "server/store/files.h"
 
 #include <assert.h>
@@ -12,6 +13,8 @@
 #include "engine/base/mem.h"
 
 static const char temporary[] = ".tmp";
+
+enum { PIECE = 1 << 18 };
 
 /* The way from `sessions` to a file. */
 struct way {
@@ -118,17 +121,55 @@ static int enter_way(const struct sl_files *fs, const struct way *w, struct sl_f
     return dir;
 }
 
-static void digest_of(unsigned char ret[16], const void *data, size_t n)
+static void digest_of(unsigned char ret[16], const XXH3_state_t *state)
 {
     XXH128_canonical_t c;
-    XXH128_canonicalFromHash(&c, XXH3_128bits(data, n));
+    XXH128_canonicalFromHash(&c, XXH3_128bits_digest(state));
     memcpy(ret, c.digest, 16);
+}
+
+/* All n bytes, and their digest on the way, while a piece is in the processor's cache: one pass
+ * over the memory instead of two. 0 or an errno. */
+static int write_pieces(const struct sl_files *fs, int fd, const unsigned char *p, size_t n,
+                        unsigned char digest[16])
+{
+    XXH3_state_t state;
+    XXH3_INITSTATE(&state);
+    XXH3_128bits_reset(&state);
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t k = n - at < PIECE ? n - at : PIECE;
+        XXH3_128bits_update(&state, p + at, k);
+        int e = sl_io_write(fs->io, fd, p + at, k, at);
+        if (e)
+            return e;
+    }
+    digest_of(digest, &state);
+    return 0;
+}
+
+/* Likewise; *ret_n < n where the file ends too early. */
+static int read_pieces(const struct sl_files *fs, int fd, unsigned char *p, size_t n, size_t *ret_n,
+                       unsigned char digest[16])
+{
+    XXH3_state_t state;
+    XXH3_INITSTATE(&state);
+    XXH3_128bits_reset(&state);
+    size_t at = 0, got = PIECE;
+    for (; at < n && got == PIECE; at += got) {
+        int e = sl_io_read(fs->io, fd, p + at, n - at < PIECE ? n - at : PIECE, at, &got);
+        if (e)
+            return e;
+        XXH3_128bits_update(&state, p + at, got);
+    }
+    *ret_n = at;
+    digest_of(digest, &state);
+    return 0;
 }
 
 /* The bytes under a temporary name, synced. */
 static enum sl_code write_temporary(const struct sl_files *fs, const struct way *w, int dir,
                                     const char *name, const void *data, size_t n,
-                                    struct sl_error *err)
+                                    struct sl_snapfile *s, struct sl_error *err)
 {
     if (fs->io->unlink(dir, name) < 0 && errno != ENOENT)
         return sl_io_fail(err, "unlink of a leftover of", where(fs, w), errno);
@@ -136,7 +177,7 @@ static enum sl_code write_temporary(const struct sl_files *fs, const struct way 
     if (fd < 0)
         return sl_io_fail(err, "open of", where(fs, w), errno);
     const char *call = "write to";
-    int e = sl_io_write(fs->io, fd, data, n, 0);
+    int e = write_pieces(fs, fd, data, n, s->digest);
     if (!e) {
         call = "fsync of";
         e = sl_io_fsync(fs->io, fd);
@@ -149,11 +190,12 @@ static enum sl_code write_temporary(const struct sl_files *fs, const struct way 
 }
 
 static enum sl_code write_in(const struct sl_files *fs, const struct way *w, int dir,
-                             const void *data, size_t n, struct sl_error *err)
+                             const void *data, size_t n, struct sl_snapfile *s,
+                             struct sl_error *err)
 {
     char name[SL_FILE_NAME_SIZE + sizeof temporary];
     snprintf(name, sizeof name, "%s%s", w->name, temporary);
-    enum sl_code c = write_temporary(fs, w, dir, name, data, n, err);
+    enum sl_code c = write_temporary(fs, w, dir, name, data, n, s, err);
     bool renamed = false;
     if (!c) {
         renamed = fs->io->rename(dir, name, w->name) == 0;
@@ -177,12 +219,11 @@ enum sl_code sl_file_write(const struct sl_files *fs, const struct sl_file_of *o
     struct way w;
     assert(s->number > 0);
     s->size = n;
-    digest_of(s->digest, data, n);
     find_way(&w, of, s);
     int dir = enter_way(fs, &w, folders);
     if (dir < 0)
         return sl_io_fail(err, "making the folder of", where(fs, &w), errno);
-    enum sl_code c = write_in(fs, &w, dir, data, n, err);
+    enum sl_code c = write_in(fs, &w, dir, data, n, s, err);
     fs->io->close(dir);
     return c;
 }
@@ -217,13 +258,10 @@ static enum sl_code read_open(const struct sl_files *fs, const struct way *w, in
     if (!p)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a snapshot of %" PRIu64 " bytes",
                        s->size);
-    int e = sl_io_read(fs->io, fd, p, (size_t)s->size, 0, &got);
+    int e = read_pieces(fs, fd, p, (size_t)s->size, &got, digest);
     enum sl_code c = e ? sl_io_fail(err, "read from", where(fs, w), e) : SL_OK;
-    if (!c) {
-        digest_of(digest, p, got);
-        if (got != s->size || memcmp(digest, s->digest, 16) != 0)
-            c = corrupt(fs, w, "is damaged: its bytes are not those that were written", err);
-    }
+    if (!c && (got != s->size || memcmp(digest, s->digest, 16) != 0))
+        c = corrupt(fs, w, "is damaged: its bytes are not those that were written", err);
     if (c)
         sl_free(p);
     else

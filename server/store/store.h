@@ -71,8 +71,10 @@ struct sl_store_record { /* what load gives; valid during the callback */
 };
 
 /* Errors: IO (names the call, the file and the system's reason), STORE_FULL (no space, quota),
- * VERSION_MISMATCH, SESSION_NOT_FOUND, SNAPSHOT_CORRUPT, NO_MEMORY. err is valid during the call.
- */
+ * VERSION_MISMATCH, SESSION_EXISTS, SESSION_NOT_FOUND, SNAPSHOT_CORRUPT (a snapshot's file is not
+ * what was written; a new snapshot heals it), STORE_CORRUPT (what there was of this session is
+ * damaged; it can only be removed), TOO_LARGE (a record of more than 256 MiB), INVALID_VALUE (a
+ * snapshot of version 0), NO_MEMORY. err is valid during the call. */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);
 /* r NULL after an error. */
 typedef void sl_store_loaded(void *arg, const struct sl_store_record *r,
@@ -87,13 +89,16 @@ struct sl_store_options {
 };
 
 /* Opens, locks, recovers. `head` is called for every session there is, before open returns
- * (blocking: at start). Errors: USAGE (a spec that is not understood), IO, STORE_LOCKED (another
- * server has it), STORE_CORRUPT (names file and offset), NO_MEMORY. */
+ * (blocking: at start), also for those that are damaged, so that they can be removed. Errors: USAGE
+ * (a spec that is not understood, a folder that holds other things), IO, STORE_FULL, STORE_LOCKED
+ * (another server has it), STORE_CORRUPT (names file and offset), FILE_UNSUPPORTED (another
+ * version's), NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options *opt,
                                         void (*head)(void *arg, const struct sl_store_head *h),
                                         void *arg, struct sl_error *err);
 
-/* When everything that was asked for has called back, `closed` is called. */
+/* When everything that was asked for has called back, `closed` is called; until then callbacks may
+ * ask for more. */
 void sl_store_close(struct sl_store *st, void (*closed)(void *arg), void *arg);
 
 /* A new session (version 0), or head fields that changed (ttl_s, metadata, used_at). SESSION_EXISTS

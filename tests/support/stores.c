@@ -108,19 +108,6 @@ struct sl_store_key shop_key(const struct shop *st, size_t i)
     return key_of(i, &st->v[i]);
 }
 
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *ftw)
-{
-    (void)st;
-    (void)kind;
-    (void)ftw;
-    return remove(path);
-}
-
-void remove_tree(const char *path)
-{
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 void shop_init(struct shop *st, const struct sl_store_io *io, uint64_t rewrite_bytes)
 {
     *st = (struct shop){.io = io, .rewrite_bytes = rewrite_bytes, .base = io->now()};

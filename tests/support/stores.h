@@ -11,6 +11,7 @@
 #define SLATE_TESTS_STORES_H
 
 #include "server/store/dir.h"
+#include "tests/support/tree.h"
 
 enum { SHOP_SESSIONS = 24, SHOP_TURNS = 64, SHOP_AHEAD = 12 };
 
@@ -105,8 +106,5 @@ struct sl_store_key shop_key(const struct shop *st, size_t i);
 
 /* The path of a session's snapshot file; false: there is none. */
 bool shop_snapshot_path(struct shop *st, size_t i, char *ret, size_t n);
-
-/* Removes a folder and all in it. */
-void remove_tree(const char *path);
 
 #endif

@@ -1,0 +1,8 @@
+/* tree.h: folders of tests and benches. */
+#ifndef SLATE_TESTS_TREE_H
+#define SLATE_TESTS_TREE_H
+
+/* Removes a folder and all in it; links are not followed. Nothing happens where there is none. */
+void remove_tree(const char *path);
+
+#endif
