@@ -95,7 +95,7 @@ static void the_last_four(void **state)
 {
     (void)state;
     struct reply *first[6];
-    char key[8];
+    char key[24];
     create("a");
     for (int i = 0; i < 6; i++) {
         snprintf(key, sizeof key, "k%d", i);

@@ -185,7 +185,7 @@ static struct bytes any_snapshot;
 /* One request of any kind, on a session that may be there or not, busy or not. */
 static struct call *any_call(struct client *c)
 {
-    char id[16], path[64];
+    char id[32], path[80];
     snprintf(id, sizeof id, "n%u", (unsigned)draw(NAMES));
     switch (draw(14)) {
     case 0:

@@ -401,7 +401,7 @@ static void deleted_while_it_is_loaded(void **state)
     (void)state;
     enum { N = 24 };
     struct call *k[3 * N];
-    char id[16];
+    char id[32];
     up("gone", (const char *const[]){"--sessions-in-memory=4", NULL});
     for (int i = 0; i < N; i++) {
         snprintf(id, sizeof id, "s%d", i);

@@ -307,7 +307,7 @@ static void full_disk_and_full_memory(void **state)
 {
     (void)state;
     struct call *k[8];
-    char id[8];
+    char id[24];
     up("fuller");
     if (!small_disk("2m"))
         skip();
