@@ -148,7 +148,10 @@ void sl_out_float(struct sl_json_out *w, float f)
         return;
     }
     before_value(w);
-    sl_buf_printf(w->b, "%.9g", (double)f);
+    if (f == 0 && signbit(f))
+        sl_buf_puts(w->b, "-0.0"); /* "-0" is an integer, which has no sign when it is read */
+    else
+        sl_buf_printf(w->b, "%.9g", (double)f);
 }
 
 void sl_out_raw(struct sl_json_out *w, const char *json, size_t n)

@@ -181,12 +181,21 @@ static void test_least(void **arg)
     sl_continuation_done(&got);
 }
 
-/* Floats of every exponent within a setting's range, and 64-bit numbers at the edges. */
+/* Floats of every exponent within a setting's range, zeros of both signs, and 64-bit numbers at the
+ * edges. */
 static void test_numbers(void **arg)
 {
     (void)arg;
     struct sl_paused_turn p = {.sampling = SL_SAMPLING_DEFAULT, .logprobs = -1};
     struct sl_continuation c = {.pending = some_ids, .n_pending = 1, .paused = &p}, got;
+    const struct sl_logit_bias zeros[] = {{1, -0.0f}, {2, 0.0f}};
+    p.sampling.presence_penalty = -0.0f;
+    p.sampling.bias = zeros;
+    p.sampling.n_bias = 2;
+    read_back(&got, &c);
+    assert_same(&c, &got);
+    sl_continuation_done(&got);
+    p.sampling.n_bias = 0;
     uint32_t x = 12345;
     for (uint32_t exponent = 0; exponent <= 132; exponent++) { /* 2^5 … 2^6 */
         for (int i = 0; i < 8; i++) {
