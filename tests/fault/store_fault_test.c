@@ -113,14 +113,16 @@ static bool act(struct shop *st, struct injected *in)
     for (size_t i = 0; i < ACTORS; i++) {
         if (!shop_has(st, i))
             continue;
-        if (i == 0 || i == 2)
-            do_snapshot(st, i, 600 + i);
-        if (i < 2)
+        if (i == 0)
+            do_snapshot(st, i, 600);
+        if (i == 2)
+            do_old_snapshot(st, i, 1, 602);
+        for (size_t k = i; k < 3; k++)
             do_patch(st, i);
         if (i == 3)
             do_remove(st, i);
         if (i == 4)
-            do_restore(st, i, 90);
+            do_far_restore(st, i, 2, 90);
         if (i == 0 || i == 4)
             do_turn(st, i, i == 0);
     }
