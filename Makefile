@@ -75,6 +75,9 @@ BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*_bench.c))
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/*_fuzz.c))
 REPLAYS := $(patsubst %.c,$(B)/%_replay,$(wildcard tests/fuzz/*_fuzz.c))
 
+# One job per processor, where make was not told otherwise.
+JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+
 # --- targets -------------------------------------------------------------------------------------
 
 .PHONY: help all run test check soak bench asan tsan fuzz tidy format install deps deps-test clean
@@ -87,11 +90,11 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: deps ## install what is missing, build, serve the embedded model on 127.0.0.1:8080
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(JOBS) all
 	exec build/slate serve
 
 test: deps deps-test ## install what is missing, build and run every test (some minutes)
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory $(JOBS) check
 
 check: all $(TESTS) $(REPLAYS)
 	@SLATE_BUILD=$(B) tests/run.sh $(TESTS)
@@ -105,15 +108,15 @@ soak: all $(SOAK) ## 1,000 kills under load, 10,000 sessions in 64 places (some 
 	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000
 
 asan: deps deps-test ## every test under the address and undefined-behaviour sanitizers
-	@$(MAKE) --no-print-directory FLAVOR=asan check
+	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=asan check
 
 tsan: deps deps-test ## every test under the thread sanitizer
-	@$(MAKE) --no-print-directory FLAVOR=tsan check
+	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=tsan check
 
 FUZZ_SECONDS ?= 60
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60) each; needs clang
 	@tests/deps.sh $(DEPS) $(DEPS_FUZZ)
-	@$(MAKE) --no-print-directory FLAVOR=fuzz fuzz-run
+	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=fuzz fuzz-run
 .PHONY: fuzz-run
 fuzz-run: $(FUZZERS)
 	@for f in $(FUZZERS); do n=$$(basename $$f _fuzz); mkdir -p build/corpus/$$n; \
