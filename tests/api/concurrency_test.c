@@ -317,7 +317,7 @@ static void test_a_long_prompt_stalls_nobody(void **state)
 static void test_slow_reader(void **state)
 {
     (void)state;
-    enum { N = 5000 }; /* more than kernels hold: some 6 MB */
+    enum { N = 6000 }; /* more than kernels hold: some 7 MB */
     start((const char *const[]){"--write-high=64KiB", "--write-low=16KiB", "--tokenizer=bytes",
                                 "--model", seeded_bytes_model(), NULL});
     struct client *slow = client_open(a.server->base), *c = a.client;

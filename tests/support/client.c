@@ -354,6 +354,8 @@ struct call *call_start(struct client *c, const char *method, const char *path, 
     curl_easy_setopt(k->easy, CURLOPT_SOCKOPTDATA, k);
     if (c->small_buffers) {
         curl_easy_setopt(k->easy, CURLOPT_FRESH_CONNECT, 1L);
+        /* It reads up to a hundred buffers at once. */
+        curl_easy_setopt(k->easy, CURLOPT_BUFFERSIZE, 1024L);
     }
     assert_int_equal(curl_multi_add_handle(c->multi, k->easy), CURLM_OK);
     return k;
