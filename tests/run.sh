@@ -8,6 +8,7 @@ build=${SLATE_BUILD:-build/release}
 passed=0 failed=0 skipped=0
 log=$build/test-logs
 mkdir -p "$log"
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS-}"
 
 count() { # count FILE WORD: the sum of cmocka's "[  WORD  ] n test(s)" lines
     sed -n "s/^\[  $2 *\] \([0-9]*\) test(s).*/\1/p" "$1" | awk '{ n += $1 } END { print n + 0 }'
