@@ -1,8 +1,7 @@
 /* turns_test.c: the turn rules on sessions, over HTTP (architecture.md, Turns; promises 4 and 5).
  *
- * Two states are the same when what follows is: probe() continues a fork greedily with all log
- * probabilities told, and these are compared bit for bit. The probe is not blind: its own test
- * shows that one token of difference in a long history changes it. */
+ * Two states are the same when what follows is (tests/support/probe.h). That the probe is not blind
+ * has its own test: one token of difference in a long history changes what it gives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +13,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "tests/support/api.h"
+#include "tests/support/probe.h"
 
 #define STORY "Once upon a time there was a little"
 
@@ -38,77 +37,6 @@ static int stop(void **state)
     return 0;
 }
 
-/* --- probes ------------------------------------------------------------------------------------*/
-
-static const char *fork_of(struct client *c, const char *id)
-{
-    static char ring[16][160];
-    static unsigned turn;
-    char path[200], *dst = ring[turn++ % 16];
-    snprintf(path, sizeof path, "/v1/sessions/%s/fork", id);
-    struct reply *r = expect(post(c, path, "{}"), 201);
-    snprintf(dst, sizeof ring[0], "%s", str_at(r->json, "id"));
-    reply_free(r);
-    return dst;
-}
-
-static void drop(struct client *c, const char *id)
-{
-    char path[200];
-    snprintf(path, sizeof path, "/v1/sessions/%s", id);
-    reply_free(expect(del(c, path), 200));
-}
-
-/* What follows; the session stays as it is. */
-static void probe(struct client *c, struct gen *g, const char *id)
-{
-    const char *copy = fork_of(c, id);
-    generate(c, g,
-             "'session':'%s','prompt':'','max_tokens':12,'temperature':0,'ignore_eos':true,"
-             "'logprobs':20,'return_tokens':true",
-             copy);
-    drop(c, copy);
-}
-
-static bool same_future(struct client *c, const char *a, const char *b)
-{
-    struct gen x, y;
-    probe(c, &x, a);
-    probe(c, &y, b);
-    bool same = x.o.n_tokens == y.o.n_tokens &&
-                !memcmp(x.o.tokens, y.o.tokens, x.o.n_tokens * sizeof(uint32_t)) &&
-                json_equal(x.o.logprobs, y.o.logprobs);
-    gen_done(&x);
-    gen_done(&y);
-    return same;
-}
-
-static int64_t version_of(struct client *c, const char *id)
-{
-    struct reply *r = session_get(c, id);
-    int64_t v = int_at(r->json, "version");
-    reply_free(r);
-    return v;
-}
-
-static int64_t seen(struct client *c, const char *id)
-{
-    struct reply *r = session_get(c, id);
-    int64_t v = int_at(r->json, "tokens_seen");
-    reply_free(r);
-    return v;
-}
-
-/* Feeds ids and generates nothing. */
-static void feed(struct client *c, const char *id, const uint32_t *ids, size_t n)
-{
-    struct gen g;
-    char *text = ids_json(ids, n);
-    generate(c, &g, "'session':'%s','prompt':%s,'max_tokens':0", id, text);
-    gen_done(&g);
-    sl_free(text);
-}
-
 /* A new session that has read STORY. */
 static const char *at_story(struct client *c)
 {
@@ -127,12 +55,12 @@ static void test_probe_sees_one_token(void **state)
     uint32_t ids[40];
     for (uint32_t i = 0; i < 40; i++)
         ids[i] = 300 + 7 * i;
-    feed(c, a, ids, 40);
-    feed(c, b, ids, 40);
+    probe_feed(c, a, ids, 40);
+    probe_feed(c, b, ids, 40);
     ids[3] = 301;
-    feed(c, d, ids, 40);
-    assert_true(same_future(c, a, b));
-    assert_false(same_future(c, a, d));
+    probe_feed(c, d, ids, 40);
+    assert_true(probe_same(c, a, b));
+    assert_false(probe_same(c, a, d));
 }
 
 /* --- continuing --------------------------------------------------------------------------------*/
@@ -159,11 +87,11 @@ static void test_empty_prompt_continues(void **state)
         assert_memory_equal(all.o.tokens + n, tail.o.tokens, (size_t)m * sizeof(uint32_t));
         json_array_extend(head.o.logprobs, tail.o.logprobs);
         assert_true(json_equal(all.o.logprobs, head.o.logprobs));
-        assert_int_equal(seen(c, a), seen(c, b));
-        assert_true(same_future(c, a, b));
+        assert_int_equal(probe_seen(c, a), probe_seen(c, b));
+        assert_true(probe_same(c, a, b));
         /* The first turn read STORY; each of the others was committed too. */
-        assert_int_equal(version_of(c, a), 2);
-        assert_int_equal(version_of(c, b), 3);
+        assert_int_equal(probe_version(c, a), 2);
+        assert_int_equal(probe_version(c, b), 3);
         assert_int_equal(int_at(tail.r->json, "version"), 3);
         gen_done(&all);
         gen_done(&head);
@@ -180,13 +108,13 @@ static void test_reading(void **state)
     for (uint32_t i = 0; i < 30; i++)
         ids[i] = 500 + 11 * i;
     const char *once = new_session(c), *parts = new_session(c), *made = NULL;
-    feed(c, once, ids, 30);
-    feed(c, parts, ids, 1);
-    feed(c, parts, ids + 1, 19);
-    feed(c, parts, ids + 20, 10);
-    assert_true(same_future(c, once, parts));
-    assert_int_equal(seen(c, once), 31); /* and the begin token */
-    assert_int_equal(seen(c, parts), 31);
+    probe_feed(c, once, ids, 30);
+    probe_feed(c, parts, ids, 1);
+    probe_feed(c, parts, ids + 1, 19);
+    probe_feed(c, parts, ids + 20, 10);
+    assert_true(probe_same(c, once, parts));
+    assert_int_equal(probe_seen(c, once), 31); /* and the begin token */
+    assert_int_equal(probe_seen(c, parts), 31);
 
     char *text = ids_json(ids, 30), copy[160];
     struct reply *r = expect(post(c, "/v1/sessions", "{'prompt':%s}", text), 201);
@@ -195,7 +123,7 @@ static void test_reading(void **state)
     assert_int_equal(int_at(r->json, "version"), 1);
     assert_int_equal(int_at(r->json, "tokens_seen"), 31);
     reply_free(r);
-    assert_true(same_future(c, once, made));
+    assert_true(probe_same(c, once, made));
 
     struct gen g;
     const char *both = new_session(c);
@@ -203,8 +131,8 @@ static void test_reading(void **state)
              "'session':'%s','prompt':%s,'max_tokens':4,'temperature':0,'return_tokens':true,"
              "'ignore_eos':true",
              both, text);
-    feed(c, once, g.o.tokens, 4);
-    assert_true(same_future(c, once, both));
+    probe_feed(c, once, g.o.tokens, 4);
+    assert_true(probe_same(c, once, both));
     gen_done(&g);
     sl_free(text);
 }
@@ -225,7 +153,7 @@ static void test_usage_counts_new_tokens(void **state)
     generate(c, &g, "'session':'%s','prompt':'','max_tokens':2,'ignore_eos':true", id);
     assert_int_equal(int_at(g.r->json, "usage.prompt_tokens"), 0);
     gen_done(&g);
-    assert_int_equal(seen(c, id), 4 + 2 + 1 + 2 + 2);
+    assert_int_equal(probe_seen(c, id), 4 + 2 + 1 + 2 + 2);
 }
 
 static void test_empty_prompt_on_an_empty_session(void **state)
@@ -235,13 +163,13 @@ static void test_empty_prompt_on_an_empty_session(void **state)
     expect_error(
         post(bytes.client, "/v1/generate", "{'session':'%s','prompt':'','max_tokens':1}", id), 400,
         "invalid_value", "prompt");
-    assert_int_equal(version_of(bytes.client, id), 0);
+    assert_int_equal(probe_version(bytes.client, id), 0);
     assert_false(session_busy(bytes.client, id));
     /* The embedded model has a begin token. */
     struct gen g;
     id = new_session(tiny.client);
     generate(tiny.client, &g, "'session':'%s','prompt':'','max_tokens':0", id);
-    assert_int_equal(seen(tiny.client, id), 1);
+    assert_int_equal(probe_seen(tiny.client, id), 1);
     gen_done(&g);
 }
 
@@ -271,7 +199,7 @@ static void test_messages_continue(void **state)
              "'stop':'\\n\\n','temperature':0,'max_tokens':60",
              b);
     assert_string_equal(text.o.text + 1, second.o.text);
-    assert_true(same_future(c, a, b));
+    assert_true(probe_same(c, a, b));
     gen_done(&first);
     gen_done(&second);
     gen_done(&text);
@@ -293,14 +221,14 @@ static void check_cut(const char *stop_fields, bool stream)
     generate(c, &read, "'session':'%s','prompt':' girl who','max_tokens':0", b);
     gen_done(&read);
     if (g.o.n_tokens)
-        feed(c, b, g.o.tokens, g.o.n_tokens);
-    assert_int_equal(seen(c, a), seen(c, b));
-    if (!same_future(c, a, b))
+        probe_feed(c, b, g.o.tokens, g.o.n_tokens);
+    assert_int_equal(probe_seen(c, a), probe_seen(c, b));
+    if (!probe_same(c, a, b))
         fail_msg("after %s the state is not the one of the %zu returned tokens", stop_fields,
                  g.o.n_tokens);
     gen_done(&g);
-    drop(c, a);
-    drop(c, b);
+    probe_drop(c, a);
+    probe_drop(c, b);
 }
 
 static void test_stop_is_cut_from_the_state(void **state)
@@ -348,9 +276,9 @@ static void test_end_token_is_not_fed(void **state)
     const char *a = at_story(c), *b = at_story(c);
     generate(c, &g, "'session':'%s','prompt':[900,901],'max_tokens':9,'logit_bias':{'0':100}", a);
     assert_string_equal(str_at(g.r->json, "finish_reason"), "eos");
-    feed(c, b, (const uint32_t[]){900, 901}, 2);
-    assert_int_equal(seen(c, a), seen(c, b));
-    assert_true(same_future(c, a, b));
+    probe_feed(c, b, (const uint32_t[]){900, 901}, 2);
+    assert_int_equal(probe_seen(c, a), probe_seen(c, b));
+    assert_true(probe_same(c, a, b));
     gen_done(&g);
 }
 
@@ -376,12 +304,12 @@ static void test_rollback(void **state)
     static const char *const how[] = {"", ",'on_disconnect':'rollback'"};
     struct client *c = tiny.client;
     for (size_t i = 0; i < 2; i++) {
-        const char *a = at_story(c), *before = fork_of(c, a);
+        const char *a = at_story(c), *before = probe_fork(c, a);
         call_abort(endless(c, a, how[i], 3));
         until_free(c, a);
-        assert_int_equal(version_of(c, a), 1);
-        assert_int_equal(seen(c, a), seen(c, before));
-        assert_true(same_future(c, a, before));
+        assert_int_equal(probe_version(c, a), 1);
+        assert_int_equal(probe_seen(c, a), probe_seen(c, before));
+        assert_true(probe_same(c, a, before));
     }
     until_metric(c, "slate_requests_running", 0);
 }
@@ -389,20 +317,20 @@ static void test_rollback(void **state)
 /* What the state holds is a beginning of what would have come. */
 static void check_prefix(struct client *c, const char *a, const char *before)
 {
-    int64_t n = seen(c, a) - seen(c, before);
+    int64_t n = probe_seen(c, a) - probe_seen(c, before);
     struct gen g, read;
     char *ids = NULL;
     generate(c, &read, "'session':'%s','prompt':' girl who','max_tokens':0", before);
     n -= int_at(read.r->json, "usage.prompt_tokens");
     assert_true(n >= 1);
-    const char *copy = fork_of(c, before);
+    const char *copy = probe_fork(c, before);
     generate(c, &g,
              "'session':'%s','prompt':'','temperature':0,'ignore_eos':true,'max_tokens':%d,"
              "'return_tokens':true",
              copy, (int)n);
     ids = ids_json(g.o.tokens, g.o.n_tokens);
-    feed(c, before, g.o.tokens, g.o.n_tokens);
-    assert_true(same_future(c, a, before));
+    probe_feed(c, before, g.o.tokens, g.o.n_tokens);
+    assert_true(probe_same(c, a, before));
     sl_free(ids);
     gen_done(&g);
     gen_done(&read);
@@ -412,10 +340,10 @@ static void test_commit_on_disconnect(void **state)
 {
     (void)state;
     struct client *c = tiny.client;
-    const char *a = at_story(c), *before = fork_of(c, a);
+    const char *a = at_story(c), *before = probe_fork(c, a);
     call_abort(endless(c, a, ",'on_disconnect':'commit'", 4));
     until_free(c, a);
-    assert_int_equal(version_of(c, a), 2);
+    assert_int_equal(probe_version(c, a), 2);
     check_prefix(c, a, before);
 }
 
@@ -438,17 +366,17 @@ static void test_continue_on_disconnect(void **state)
     (void)state;
     enum { N = 400 };
     struct client *c = tiny.client;
-    const char *a = at_story(c), *b = fork_of(c, a);
+    const char *a = at_story(c), *b = probe_fork(c, a);
     while (!leave(c, a, N))
-        a = fork_of(c, b);
+        a = probe_fork(c, b);
     until_free(c, a);
     struct gen g;
     generate(c, &g,
              "'session':'%s','prompt':' girl','temperature':0,'ignore_eos':true,'max_tokens':%d", b,
              N);
-    assert_int_equal(seen(c, a), seen(c, b));
-    assert_int_equal(version_of(c, a), 2);
-    assert_true(same_future(c, a, b));
+    assert_int_equal(probe_seen(c, a), probe_seen(c, b));
+    assert_int_equal(probe_version(c, a), 2);
+    assert_true(probe_same(c, a, b));
     gen_done(&g);
 }
 
@@ -465,7 +393,7 @@ static void test_gone_in_prefill(void **state)
     char *text = ids_json(ids, N);
     static const char *const how[] = {"rollback", "commit"};
     for (size_t i = 0; i < 2; i++) {
-        const char *a = at_story(c), *before = fork_of(c, a);
+        const char *a = at_story(c), *before = probe_fork(c, a);
         double rows = metric(c, "slate_engine_prefill_tokens_total");
         struct call *k = generate_start(
             c, "'session':'%s','prompt':%s,'max_tokens':1,'stream':true,'on_disconnect':'%s'", a,
@@ -475,8 +403,8 @@ static void test_gone_in_prefill(void **state)
         until_free(c, a);
         rows = metric(c, "slate_engine_prefill_tokens_total") - rows;
         assert_true(rows < N / 2);
-        assert_int_equal(version_of(c, a), 1);
-        assert_true(same_future(c, a, before));
+        assert_int_equal(probe_version(c, a), 1);
+        assert_true(probe_same(c, a, before));
     }
     sl_free(text);
     sl_free(ids);
@@ -488,7 +416,7 @@ static void test_busy(void **state)
 {
     (void)state;
     struct client *c = tiny.client;
-    const char *a = at_story(c), *before = fork_of(c, a);
+    const char *a = at_story(c), *before = probe_fork(c, a);
     char path[200];
     snprintf(path, sizeof path, "/v1/sessions/%s", a);
     struct call *k = endless(c, a, "", 2);
@@ -501,11 +429,11 @@ static void test_busy(void **state)
     expect_error(del(c, path), 409, "session_busy", "session");
     assert_true(session_busy(c, a));
     /* Reads and forks see the last commit. */
-    assert_int_equal(version_of(c, a), 1);
-    assert_int_equal(seen(c, a), seen(c, before));
-    const char *copy = fork_of(c, a);
+    assert_int_equal(probe_version(c, a), 1);
+    assert_int_equal(probe_seen(c, a), probe_seen(c, before));
+    const char *copy = probe_fork(c, a);
     assert_false(call_reply(k)->over);
-    assert_true(same_future(c, copy, before));
+    assert_true(probe_same(c, copy, before));
     call_abort(k);
     until_free(c, a);
     reply_free(expect(del(c, path), 200));
@@ -515,7 +443,7 @@ static void test_cancel(void **state)
 {
     (void)state;
     struct client *c = tiny.client;
-    const char *a = at_story(c), *before = fork_of(c, a);
+    const char *a = at_story(c), *before = probe_fork(c, a);
     char path[200];
     snprintf(path, sizeof path, "/v1/sessions/%s/cancel", a);
     struct call *k = endless(c, a, ",'return_tokens':true", 5);
@@ -526,13 +454,13 @@ static void test_cancel(void **state)
     output_of(g.r, &g.o);
     assert_string_equal(str_at(g.o.final, "finish_reason"), "cancelled");
     assert_int_equal(int_at(g.o.final, "version"), 2);
-    assert_int_equal(version_of(c, a), 2);
+    assert_int_equal(probe_version(c, a), 2);
     /* What was sent is kept. */
     struct gen read;
     generate(c, &read, "'session':'%s','prompt':' girl who','max_tokens':0", before);
     gen_done(&read);
-    feed(c, before, g.o.tokens, g.o.n_tokens);
-    assert_true(same_future(c, a, before));
+    probe_feed(c, before, g.o.tokens, g.o.n_tokens);
+    assert_true(probe_same(c, a, before));
     gen_done(&g);
     r = expect(request(c, "POST", path, NULL, NULL, 0), 200); /* nothing runs; no body */
     assert_false(bool_at(r->json, "cancelled"));
@@ -563,10 +491,10 @@ static void test_timeout_commits(void **state)
 {
     (void)state;
     struct client *c = tiny.client;
-    const char *a = at_story(c), *before = fork_of(c, a);
-    for (int ms = 20; version_of(c, a) == 1; ms *= 2) { /* until the prompt is read in time */
+    const char *a = at_story(c), *before = probe_fork(c, a);
+    for (int ms = 20; probe_version(c, a) == 1; ms *= 2) { /* until the prompt is read in time */
         struct gen g;
-        assert_int_equal(seen(c, a), seen(c, before));
+        assert_int_equal(probe_seen(c, a), probe_seen(c, before));
         generate(c, &g,
                  "'session':'%s','prompt':' girl who','temperature':0,'ignore_eos':true,"
                  "'max_tokens':1000000,'max_time_ms':%d",
@@ -587,7 +515,7 @@ static void test_refused_turns_change_nothing(void **state)
                  "invalid_value", "prompt[0]");
     expect_error(post(c, "/v1/generate", "{'session':'%s','prompt':'a','model':'x'}", a), 404,
                  "model_not_found", "model");
-    assert_int_equal(version_of(c, a), 1);
+    assert_int_equal(probe_version(c, a), 1);
     assert_false(session_busy(c, a));
 }
 
