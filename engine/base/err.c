@@ -56,7 +56,7 @@ static void SL_PRINTF(3, 0)
     sl_utf8_sanitize_text(err->message, sizeof err->message, raw, len, cut);
 }
 
-enum sl_code sl_fail(struct sl_error *err, enum sl_code c, const char *fmt, ...)
+enum sl_code(sl_fail)(struct sl_error *err, enum sl_code c, const char *fmt, ...)
 {
     if (err) {
         va_list ap;
@@ -68,8 +68,8 @@ enum sl_code sl_fail(struct sl_error *err, enum sl_code c, const char *fmt, ...)
     return c;
 }
 
-enum sl_code sl_fail_param(struct sl_error *err, enum sl_code c, const char *param, const char *fmt,
-                           ...)
+enum sl_code(sl_fail_param)(struct sl_error *err, enum sl_code c, const char *param,
+                            const char *fmt, ...)
 {
     if (err) {
         va_list ap;

@@ -91,7 +91,7 @@ const struct sl_store_io sl_store_io_system = {.open = sys_open,
                                                .list = sys_list,
                                                .now = sys_now};
 
-enum sl_code sl_io_fail(struct sl_error *err, const char *call, struct sl_where w, int errnum)
+enum sl_code(sl_io_fail)(struct sl_error *err, const char *call, struct sl_where w, int errnum)
 {
     char text[128];
     bool full = errnum == ENOSPC || errnum == EDQUOT || errnum == EFBIG;

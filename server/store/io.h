@@ -55,4 +55,8 @@ int sl_io_open_dir(const struct sl_store_io *io, int dir, const char *name);
 int sl_io_fsync(const struct sl_store_io *io, int fd);
 int sl_io_fdatasync(const struct sl_store_io *io, int fd);
 
+#ifdef __clang_analyzer__ /* as in slate/err.h */
+#define sl_io_fail(...) ((void)(sl_io_fail)(__VA_ARGS__), SL_E_IO)
+#endif
+
 #endif

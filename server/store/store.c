@@ -5,7 +5,7 @@
 
 static const struct sl_store_kind *const kinds[] = {&sl_store_dir};
 
-enum { N_KINDS = sizeof kinds / sizeof *kinds };
+enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options *opt,
                            void (*head)(void *arg, const struct sl_store_head *h), void *arg,
