@@ -53,7 +53,7 @@ static int measure(const char *tokens_seen)
 }
 
 /* Instructions of measured_step() in a run of this program under callgrind; 0: it could not run. */
-static uint64_t instructions(const char *tokens_seen)
+static uint64_t instructions_once(const char *tokens_seen)
 {
     char self[4096], command[9000], line[512];
     uint64_t n = 0;
@@ -73,6 +73,17 @@ static uint64_t instructions(const char *tokens_seen)
             (void)sscanf(at + strlen("Collected : "), "%" SCNu64, &n);
     }
     return pclose(p) == 0 ? n : 0;
+}
+
+/* The least of some runs: where memory happens to lie costs an instruction or two in libc. */
+static uint64_t instructions(const char *tokens_seen)
+{
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < 4; i++) {
+        uint64_t n = instructions_once(tokens_seen);
+        least = n < least ? n : least;
+    }
+    return least;
 }
 
 static void test_a_token_costs_the_same_at_any_age(void **state)
