@@ -53,7 +53,7 @@ static int measure(const char *tokens_seen)
 }
 
 /* Instructions of measured_step() in a run of this program under callgrind; 0: it could not run. */
-static uint64_t instructions_once(const char *tokens_seen)
+static uint64_t instructions(const char *tokens_seen)
 {
     char self[4096], command[9000], line[512];
     uint64_t n = 0;
@@ -75,16 +75,8 @@ static uint64_t instructions_once(const char *tokens_seen)
     return pclose(p) == 0 ? n : 0;
 }
 
-/* The least of some runs: where memory happens to lie costs an instruction or two in libc. */
-static uint64_t instructions(const char *tokens_seen)
-{
-    uint64_t least = UINT64_MAX;
-    for (int i = 0; i < 4; i++) {
-        uint64_t n = instructions_once(tokens_seen);
-        least = n < least ? n : least;
-    }
-    return least;
-}
+/* libc copies with an instruction more or less by where memory happens to lie. */
+enum { SLACK = 16 };
 
 static void test_a_token_costs_the_same_at_any_age(void **state)
 {
@@ -100,8 +92,8 @@ static void test_a_token_costs_the_same_at_any_age(void **state)
     /* of one length, so that the stack lies alike */
     uint64_t young = instructions("0000000000010");
     assert_true(young > 1000000);
-    assert_int_equal(instructions("0000001000000"), young);
-    assert_int_equal(instructions("1000000000000"), young);
+    assert_in_range(instructions("0000001000000"), young - SLACK, young + SLACK);
+    assert_in_range(instructions("1000000000000"), young - SLACK, young + SLACK);
 }
 
 int main(int argc, char **argv)
