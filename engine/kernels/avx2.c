@@ -76,10 +76,38 @@ static inline __m256 sigmoid8(__m256 x)
     return _mm256_div_ps(one, _mm256_add_ps(one, e));
 }
 
+static inline __m256 silu8(__m256 x)
+{
+    __m256 e = exp8(_mm256_xor_ps(x, _mm256_set1_ps(-0.0F)));
+    return _mm256_div_ps(x, _mm256_add_ps(_mm256_set1_ps(1), e));
+}
+
+static inline __m256 relu8(__m256 x)
+{
+    return _mm256_max_ps(_mm256_setzero_ps(), x); /* NaN stays */
+}
+
 static inline __m256 relu2_8(__m256 x)
 {
-    __m256 t = _mm256_max_ps(_mm256_setzero_ps(), x); /* NaN stays */
+    __m256 t = relu8(x);
     return _mm256_mul_ps(t, t);
+}
+
+static inline __m256 softplus8(__m256 x)
+{
+    __m256 u = exp8(_mm256_or_ps(x, _mm256_set1_ps(-0.0F)));
+    __m256 s = _mm256_div_ps(u, _mm256_add_ps(u, _mm256_set1_ps(2)));
+    __m256 z = _mm256_mul_ps(s, s), two = _mm256_add_ps(s, s);
+    __m256 q = fma8(_mm256_set1_ps(SL_LOG1P_Q3), z, _mm256_set1_ps(SL_LOG1P_Q2));
+    q = fma8(q, z, _mm256_set1_ps(SL_LOG1P_Q1));
+    q = fma8(q, z, _mm256_set1_ps(SL_LOG1P_Q0));
+    return _mm256_add_ps(relu8(x), fma8(_mm256_mul_ps(two, z), q, two));
+}
+
+static inline __m256 elu1_8(__m256 x)
+{
+    __m256 above = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ);
+    return _mm256_blendv_ps(exp8(x), _mm256_add_ps(x, _mm256_set1_ps(1)), above);
 }
 
 /* y = f(x), in whole registers, then in the first lanes of one. */
@@ -128,6 +156,26 @@ static void vtanh(float *y, const float *x, size_t n)
 static void vsigmoid(float *y, const float *x, size_t n)
 {
     MAP1(sigmoid8)
+}
+
+static void vsilu(float *y, const float *x, size_t n)
+{
+    MAP1(silu8)
+}
+
+static void vsoftplus(float *y, const float *x, size_t n)
+{
+    MAP1(softplus8)
+}
+
+static void velu1(float *y, const float *x, size_t n)
+{
+    MAP1(elu1_8)
+}
+
+static void vrelu(float *y, const float *x, size_t n)
+{
+    MAP1(relu8)
 }
 
 static void vrelu2(float *y, const float *x, size_t n)
@@ -246,6 +294,20 @@ static void layer_norm(float *y, const float *x, const float *w, const float *b,
 #undef WITHOUT
     }
 #undef NORMAL
+}
+
+static void rms_norm(float *y, const float *x, const float *w, size_t n, float eps)
+{
+    const __m256 r = _mm256_set1_ps(1 / sqrtf(dot16(x, x, n) / (float)n + eps));
+    if (w) {
+#define WEIGHTED(v, vw) _mm256_mul_ps(_mm256_mul_ps(v, r), vw)
+        MAP2(WEIGHTED, x, w)
+#undef WEIGHTED
+    } else {
+#define BARE(v) _mm256_mul_ps(v, r)
+        MAP1(BARE)
+#undef BARE
+    }
 }
 
 static float max(const float *x, size_t n)
@@ -371,10 +433,15 @@ const struct sl_kernels sl_kernels_avx2 = {
     .name = "avx2",
     .matmul = sl_avx2_matmul,
     .layer_norm = layer_norm,
+    .rms_norm = rms_norm,
     .lerp = lerp,
     .vexp = vexp,
     .vtanh = vtanh,
     .vsigmoid = vsigmoid,
+    .vsilu = vsilu,
+    .vsoftplus = vsoftplus,
+    .velu1 = velu1,
+    .vrelu = vrelu,
     .vrelu2 = vrelu2,
     .vadd = vadd,
     .vmul = vmul,

@@ -83,10 +83,38 @@ static inline __m512 sigmoid16(__m512 x)
     return _mm512_div_ps(one, _mm512_add_ps(one, e));
 }
 
+static inline __m512 silu16(__m512 x)
+{
+    __m512 e = exp16(xor16(x, _mm512_set1_ps(-0.0F)));
+    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1), e));
+}
+
+static inline __m512 relu16(__m512 x)
+{
+    return _mm512_max_ps(_mm512_setzero_ps(), x); /* NaN stays */
+}
+
 static inline __m512 relu2_16(__m512 x)
 {
-    __m512 t = _mm512_max_ps(_mm512_setzero_ps(), x); /* NaN stays */
+    __m512 t = relu16(x);
     return _mm512_mul_ps(t, t);
+}
+
+static inline __m512 softplus16(__m512 x)
+{
+    __m512 u = exp16(xor16(_mm512_abs_ps(x), _mm512_set1_ps(-0.0F)));
+    __m512 s = _mm512_div_ps(u, _mm512_add_ps(u, _mm512_set1_ps(2)));
+    __m512 z = _mm512_mul_ps(s, s), two = _mm512_add_ps(s, s);
+    __m512 q = fma16(_mm512_set1_ps(SL_LOG1P_Q3), z, _mm512_set1_ps(SL_LOG1P_Q2));
+    q = fma16(q, z, _mm512_set1_ps(SL_LOG1P_Q1));
+    q = fma16(q, z, _mm512_set1_ps(SL_LOG1P_Q0));
+    return _mm512_add_ps(relu16(x), fma16(_mm512_mul_ps(two, z), q, two));
+}
+
+static inline __m512 elu1_16(__m512 x)
+{
+    __mmask16 above = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_GT_OQ);
+    return _mm512_mask_add_ps(exp16(x), above, x, _mm512_set1_ps(1));
 }
 
 /* y = f(x), register by register, the last one in part. */
@@ -124,6 +152,26 @@ static void vtanh(float *y, const float *x, size_t n)
 static void vsigmoid(float *y, const float *x, size_t n)
 {
     MAP1(sigmoid16)
+}
+
+static void vsilu(float *y, const float *x, size_t n)
+{
+    MAP1(silu16)
+}
+
+static void vsoftplus(float *y, const float *x, size_t n)
+{
+    MAP1(softplus16)
+}
+
+static void velu1(float *y, const float *x, size_t n)
+{
+    MAP1(elu1_16)
+}
+
+static void vrelu(float *y, const float *x, size_t n)
+{
+    MAP1(relu16)
 }
 
 static void vrelu2(float *y, const float *x, size_t n)
@@ -231,6 +279,20 @@ static void layer_norm(float *y, const float *x, const float *w, const float *b,
 #undef NORMAL
 }
 
+static void rms_norm(float *y, const float *x, const float *w, size_t n, float eps)
+{
+    const __m512 r = _mm512_set1_ps(1 / sqrtf(dot16(x, x, n) / (float)n + eps));
+    if (w) {
+#define WEIGHTED(v, vw) _mm512_mul_ps(_mm512_mul_ps(v, r), vw)
+        MAP2(WEIGHTED, x, w)
+#undef WEIGHTED
+    } else {
+#define BARE(v) _mm512_mul_ps(v, r)
+        MAP1(BARE)
+#undef BARE
+    }
+}
+
 static float max(const float *x, size_t n)
 {
     assert(n >= 1);
@@ -335,10 +397,15 @@ const struct sl_kernels sl_kernels_avx512 = {
     .name = "avx512",
     .matmul = sl_avx512_matmul,
     .layer_norm = layer_norm,
+    .rms_norm = rms_norm,
     .lerp = lerp,
     .vexp = vexp,
     .vtanh = vtanh,
     .vsigmoid = vsigmoid,
+    .vsilu = vsilu,
+    .vsoftplus = vsoftplus,
+    .velu1 = velu1,
+    .vrelu = vrelu,
     .vrelu2 = vrelu2,
     .vadd = vadd,
     .vmul = vmul,

@@ -11,7 +11,7 @@
  *            folded: l[j] += l[j+8] (j < 8), l[j] += l[j+4] (j < 4), l[j] += l[j+2], l[0] += l[1].
  *            A dot product is the same with acc = fma(x, y, acc).
  *   state    sums over the key index, k = 0 … n_k-1 in order, with fma; lanes are values.
- *   exp, tanh, sigmoid: the polynomials of ref.c, operation by operation.
+ *   exp, tanh, sigmoid, softplus: the polynomials of ref.c, operation by operation.
  *
  * fma is one rounding everywhere (fmaf in ref.c); everything is built with -ffp-contract=off, so
  * that no compiler fuses or splits on its own. Denormals are kept. A NaN is a NaN at the same place
@@ -50,14 +50,22 @@ struct sl_kernels {
     void (*layer_norm)(float *y, const float *x, const float *w, const float *b, size_t n,
                        float eps);
 
+    /* y[i] = (x[i] · r) · w[i], r = 1/sqrt(dot16(x, x)/n + eps); w NULL: x[i] · r. In place is
+     * allowed. (RMSNorm, Zhang and Sennrich 2019.) */
+    void (*rms_norm)(float *y, const float *x, const float *w, size_t n, float eps);
+
     /* y[i] = fma(prev[i] - x[i], m[i], x[i]): the token shift of RWKV-6/7. In place is allowed. */
     void (*lerp)(float *y, const float *x, const float *prev, const float *m, size_t n);
 
     /* Elementwise; in place is allowed. */
     void (*vexp)(float *y, const float *x, size_t n);
     void (*vtanh)(float *y, const float *x, size_t n);
-    void (*vsigmoid)(float *y, const float *x, size_t n); /* 1 / (1 + exp(-x)) */
-    void (*vrelu2)(float *y, const float *x, size_t n);   /* max(x, 0)² */
+    void (*vsigmoid)(float *y, const float *x, size_t n);  /* 1 / (1 + exp(-x)) */
+    void (*vsilu)(float *y, const float *x, size_t n);     /* x / (1 + exp(-x)) */
+    void (*vsoftplus)(float *y, const float *x, size_t n); /* ln(1 + exp(x)) */
+    void (*velu1)(float *y, const float *x, size_t n);     /* elu(x) + 1: x > 0 ? x + 1 : exp(x) */
+    void (*vrelu)(float *y, const float *x, size_t n);     /* max(x, 0) */
+    void (*vrelu2)(float *y, const float *x, size_t n);    /* max(x, 0)² */
     void (*vadd)(float *y, const float *a, const float *b, size_t n);
     void (*vmul)(float *y, const float *a, const float *b, size_t n);
     void (*vfma)(float *y, const float *a, const float *b, const float *c, size_t n); /* a·b + c */
@@ -74,8 +82,13 @@ struct sl_kernels {
     /* One token of S_t = f(S_{t-1}) + g, in place, and the read after it:
      *   s[k][v] = fma(key[k], val[v], fma(b[k], a[v], s[k][v]·decay[k]))
      *   out[v]  = Σ_k s[k][v]·q[k]                      (of the new s)
-     * decay NULL: no multiplication. b and a NULL (both): without that term. RWKV-7: decay = w,
-     * a[v] = Σ_k s[k][v]·(-kk[k]) of the old s (state_read), b = kk·α. */
+     * decay NULL: no multiplication. b and a NULL (both): without that term.
+     *   linear attention                 neither
+     *   RetNet, GLA, Mamba-2             decay alone (one value for all keys is a vector of it)
+     *   RWKV-5 and 6                     decay alone; their read, of the old s, is state_read's
+     *   delta rules                      val[v] = β(v - Σ_k s[k][v]·key[k]) of the old s
+     *   RWKV-7                           decay = w, b = kk·α, a[v] = Σ_k s[k][v]·(-kk[k]) likewise
+     */
     void (*state_step)(float *out, float *s, const float *decay, const float *b, const float *a,
                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
 };

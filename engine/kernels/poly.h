@@ -9,7 +9,10 @@
  *   overflow to infinity or go down through the denormals to zero.
  *
  * tanh(x), a = |x|: below SL_TANH_SMALL  fma(a·z, P(z), a) with z = a² (error 2^-32), else
- *   1 - 2/(exp(2a) + 1); the sign of x is put back by its bit. */
+ *   1 - 2/(exp(2a) + 1); the sign of x is put back by its bit.
+ *
+ * softplus(x) = max(x, 0) + log1p(exp(-|x|)); log1p(u) for 0 ≤ u ≤ 1 is 2·atanh(s), s = u/(2 + u):
+ *   fma(2s·z, Q(z), 2s) with z = s² (error 2^-27). */
 #ifndef SLATE_KERNELS_POLY_H
 #define SLATE_KERNELS_POLY_H
 
@@ -36,5 +39,10 @@
 #define SL_TANH_P3 0x1.63a55p-6F
 #define SL_TANH_P4 (-0x1.0c5edp-7F)
 #define SL_TANH_P5 0x1.1a2816p-9F
+
+#define SL_LOG1P_Q0 0x1.555502p-2F
+#define SL_LOG1P_Q1 0x1.99d208p-3F
+#define SL_LOG1P_Q2 0x1.1ebd0cp-3F
+#define SL_LOG1P_Q3 0x1.1ed7c6p-3F
 
 #endif

@@ -73,6 +73,13 @@ static void layer_norm(float *y, const float *x, const float *w, const float *b,
     }
 }
 
+static void rms_norm(float *y, const float *x, const float *w, size_t n, float eps)
+{
+    float r = 1 / sqrtf(dot16(x, x, n) / (float)n + eps);
+    for (size_t i = 0; i < n; i++)
+        y[i] = w ? x[i] * r * w[i] : x[i] * r;
+}
+
 static void lerp(float *y, const float *x, const float *prev, const float *m, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -140,6 +147,42 @@ static void vsigmoid(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = 1 / (1 + exp1(-x[i]));
+}
+
+static void vsilu(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] / (1 + exp1(-x[i]));
+}
+
+static float softplus1(float x)
+{
+    uint32_t bits = sl_f32_bits(x);
+    float u = exp1(sl_f32_from_bits(bits | 0x80000000));
+    float s = u / (u + 2);
+    float z = s * s, two = s + s;
+    float q = fmaf(SL_LOG1P_Q3, z, SL_LOG1P_Q2);
+    q = fmaf(q, z, SL_LOG1P_Q1);
+    q = fmaf(q, z, SL_LOG1P_Q0);
+    return (0 > x ? 0 : x) + fmaf(two * z, q, two);
+}
+
+static void vsoftplus(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = softplus1(x[i]);
+}
+
+static void velu1(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = x[i] > 0 ? x[i] + 1 : exp1(x[i]);
+}
+
+static void vrelu(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = 0 > x[i] ? 0 : x[i]; /* NaN stays */
 }
 
 static void vrelu2(float *y, const float *x, size_t n)
@@ -218,10 +261,15 @@ const struct sl_kernels sl_kernels_ref = {
     .name = "ref",
     .matmul = matmul,
     .layer_norm = layer_norm,
+    .rms_norm = rms_norm,
     .lerp = lerp,
     .vexp = vexp,
     .vtanh = vtanh,
     .vsigmoid = vsigmoid,
+    .vsilu = vsilu,
+    .vsoftplus = vsoftplus,
+    .velu1 = velu1,
+    .vrelu = vrelu,
     .vrelu2 = vrelu2,
     .vadd = vadd,
     .vmul = vmul,

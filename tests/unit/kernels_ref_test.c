@@ -85,6 +85,33 @@ static void sigmoid_is_accurate(void **state)
         assert_true(y[i] == 0);
 }
 
+static double silu(double x)
+{
+    return x / (1 + exp(-x));
+}
+
+static double softplus(double x)
+{
+    return fmax(x, 0) + log1p(exp(-fabs(x)));
+}
+
+static double elu1(double x)
+{
+    return x > 0 ? x + 1 : exp(x);
+}
+
+/* Of the linear-attention library's rules. silu is -0 where exp(-x) is infinite. */
+static void more_functions_are_accurate(void **state)
+{
+    (void)state;
+    assert_below(worst_error(ref->vsilu, silu, 0.0F, FLT_MAX), 2.5, "silu, x >= 0");
+    assert_below(worst_error(ref->vsilu, silu, -0.0F, -80.0F), 3.5, "silu, x <= 0");
+    assert_below(worst_error(ref->vsoftplus, softplus, 0.0F, FLT_MAX), 2.5, "softplus, x >= 0");
+    assert_below(worst_error(ref->vsoftplus, softplus, -0.0F, -86.0F), 3, "softplus, x <= 0");
+    assert_below(worst_error(ref->velu1, elu1, 0.0F, FLT_MAX), 1, "elu + 1, x >= 0");
+    assert_below(worst_error(ref->velu1, elu1, -0.0F, -87.0F), 1, "elu + 1, x <= 0");
+}
+
 struct point {
     float x, y;
 };
@@ -135,6 +162,31 @@ static void ends_of_the_range(void **state)
         {-0.0F, 0}, {-INFINITY, 0},    {INFINITY, INFINITY},
         {NAN, NAN}, {1e20F, INFINITY}, {0x1p-100F, 0},
     };
+    static const struct point u[] = {
+        {0.0F, 0.0F},         {-0.0F, -0.0F}, {3, 3},     {-3, 0},
+        {INFINITY, INFINITY}, {-INFINITY, 0}, {NAN, NAN}, {0x1p-149F, 0x1p-149F},
+    };
+    static const struct point p[] = {
+        {0.0F, 0x1.62e43p-1F},
+        {-0.0F, 0x1.62e43p-1F},
+        {INFINITY, INFINITY},
+        {-INFINITY, 0},
+        {NAN, NAN},
+        {-FLT_MAX, 0},
+        {FLT_MAX, FLT_MAX},
+        {50, 50},
+    };
+    static const struct point l[] = {
+        {0.0F, 1}, {-0.0F, 1}, {2, 3}, {INFINITY, INFINITY}, {-INFINITY, 0}, {NAN, NAN},
+    };
+    static const struct point i[] = {
+        {0.0F, 0.0F}, {-0.0F, -0.0F}, {INFINITY, INFINITY},
+        {NAN, NAN},   {100, 100},     {-FLT_MAX, -0.0F},
+    };
+    check_points(ref->vrelu, u, COUNT(u), "relu");
+    check_points(ref->vsoftplus, p, COUNT(p), "softplus");
+    check_points(ref->velu1, l, COUNT(l), "elu + 1");
+    check_points(ref->vsilu, i, COUNT(i), "silu");
     check_points(ref->vexp, e, COUNT(e), "exp");
     check_points(ref->vtanh, t, COUNT(t), "tanh");
     check_points(ref->vsigmoid, s, COUNT(s), "sigmoid");
@@ -271,6 +323,38 @@ static void layer_norm_is_accurate(void **state)
     assert_true(z[0] == 0 && z[1] == 0 && z[2] == 0);
 }
 
+static void check_rms(size_t n, bool has_weight, float eps)
+{
+    float x[300], w[300], y[300];
+    assert_true(n <= COUNT(x));
+    fill_uniform(x, n, n);
+    fill_uniform(w, n, n + 1);
+    ref->rms_norm(y, x, has_weight ? w : NULL, n, eps);
+    double square = 0;
+    for (size_t i = 0; i < n; i++)
+        square += (double)x[i] * (double)x[i] / (double)n;
+    for (size_t i = 0; i < n; i++) {
+        double want = (double)x[i] / sqrt(square + (double)eps) * (has_weight ? (double)w[i] : 1);
+        if (fabs((double)y[i] - want) > 2e-6)
+            fail_msg("n = %zu: y[%zu] is %.8g, not %.8g", n, i, (double)y[i], want);
+    }
+}
+
+static void rms_norm_is_accurate(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 3, 16, 64, 65, 300};
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        check_rms(lengths[i], true, 1e-6F);
+        check_rms(lengths[i], false, 1e-2F);
+    }
+    /* By hand: the mean square 5, eps 4: x/3·w. */
+    const float x[] = {1, 3}, w[] = {6, 2};
+    float y[2];
+    ref->rms_norm(y, x, w, 2, 4);
+    assert_true(fabs((double)y[0] - 2) < 1e-6 && fabs((double)y[1] - 2) < 1e-6);
+}
+
 /* --- products --- */
 
 static void matmul_in_order_with_one_rounding(void **state)
@@ -387,12 +471,14 @@ int main(void)
         cmocka_unit_test(exp_is_accurate),
         cmocka_unit_test(tanh_is_accurate),
         cmocka_unit_test(sigmoid_is_accurate),
+        cmocka_unit_test(more_functions_are_accurate),
         cmocka_unit_test(ends_of_the_range),
         cmocka_unit_test(simple_vectors),
         cmocka_unit_test(sums_follow_their_order),
         cmocka_unit_test(sums_are_accurate),
         cmocka_unit_test(max_finds_the_largest),
         cmocka_unit_test(layer_norm_is_accurate),
+        cmocka_unit_test(rms_norm_is_accurate),
         cmocka_unit_test(matmul_in_order_with_one_rounding),
         cmocka_unit_test(matmul_is_accurate),
         cmocka_unit_test(states_are_right),

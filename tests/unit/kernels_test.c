@@ -208,6 +208,10 @@ struct vector_fn {
 VECTOR_FN(vexp, k->vexp(y, in[0], n))
 VECTOR_FN(vtanh, k->vtanh(y, in[0], n))
 VECTOR_FN(vsigmoid, k->vsigmoid(y, in[0], n))
+VECTOR_FN(vsilu, k->vsilu(y, in[0], n))
+VECTOR_FN(vsoftplus, k->vsoftplus(y, in[0], n))
+VECTOR_FN(velu1, k->velu1(y, in[0], n))
+VECTOR_FN(vrelu, k->vrelu(y, in[0], n))
 VECTOR_FN(vrelu2, k->vrelu2(y, in[0], n))
 VECTOR_FN(vadd, k->vadd(y, in[0], in[1], n))
 VECTOR_FN(vmul, k->vmul(y, in[0], in[1], n))
@@ -216,6 +220,8 @@ VECTOR_FN(vscale, k->vscale(y, in[0], n ? in[1][0] : 1, n))
 VECTOR_FN(lerp, k->lerp(y, in[0], in[1], in[2], n))
 VECTOR_FN(layer_norm, if (n) k->layer_norm(y, in[0], in[1], in[2], n, 1e-5F))
 VECTOR_FN(layer_norm_no_bias, if (n) k->layer_norm(y, in[0], in[1], NULL, n, 64e-5F))
+VECTOR_FN(rms_norm, if (n) k->rms_norm(y, in[0], in[1], n, 1e-5F))
+VECTOR_FN(rms_norm_no_weight, if (n) k->rms_norm(y, in[0], NULL, n, 1e-6F))
 /* One float each, at the place of the result's first element. */
 VECTOR_FN(sum16, if (n) y[0] = k->sum16(in[0], n))
 VECTOR_FN(dot16, if (n) y[0] = k->dot16(in[0], in[1], n))
@@ -228,11 +234,14 @@ static const struct vector_fn vector_fns[] = {
     }
     ROW(vexp),     ROW(vtanh),
     ROW(vsigmoid), ROW(vrelu2),
+    ROW(vsilu),    ROW(vsoftplus),
+    ROW(velu1),    ROW(vrelu),
     ROW(vadd),     ROW(vmul),
     ROW(vfma),     ROW(vscale),
     ROW(lerp),     ROW(layer_norm),
     ROW(sum16),    ROW(dot16),
     ROW(max),      ROW(layer_norm_no_bias),
+    ROW(rms_norm), ROW(rms_norm_no_weight),
 #undef ROW
 };
 
@@ -288,7 +297,7 @@ static void functions_over_all_floats(void **state)
     (void)state;
     enum { N = 4096, STRIDE = 641 };
     static float x[N], got[N], want[N];
-    static const size_t fns[] = {0, 1, 2, 3};
+    static const size_t fns[] = {0, 1, 2, 3, 4, 5, 6, 7}; /* of one operand */
     FOR_TABLES(k)
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += (uint64_t)N * STRIDE) {
         for (size_t i = 0; i < N; i++)
