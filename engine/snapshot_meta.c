@@ -4,9 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "engine/base/mem.h"
+#include "engine/formats/jansson_parse.h"
 #include "engine/snapshot_priv.h"
 
 bool sl_snapshot_too_many_values(const unsigned char *s, size_t n)
@@ -192,7 +191,7 @@ static enum sl_code check_session_metadata(const char *s, struct sl_error *err)
         return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
                        "the snapshot's \"session.metadata\" has more than %zu JSON values",
                        SL_SNAPSHOT_VALUES_MAX);
-    json_t *v = json_loadb(s, n, JSON_REJECT_DUPLICATES, &e);
+    json_t *v = sl_jansson_parse(s, n, &e);
     bool good = json_is_object(v), no_memory = !v && !*e.text;
     json_decref(v);
     if (no_memory)

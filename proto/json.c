@@ -4,7 +4,7 @@
  *
  * - Its lexer ignores it when its buffer cannot grow, and goes on with a token that lacks bytes;
  *   an allocation that succeeds afterwards then works on a wrong token. So an allocation that
- *   fails makes all later ones of the same parse fail (`starved`), and the parse is NO_MEMORY.
+ *   fails makes all later ones of the same parse fail (mem.h), and the parse is NO_MEMORY.
  * - A tree of many small values takes up to eighty times the memory of its text, and the time that
  *   goes with it. So a parse has a budget (BUDGET_…), far above what any sensible request needs;
  *   beyond it the request is TOO_LARGE.
@@ -30,7 +30,7 @@ enum { BUDGET_BYTES = 64 << 20, BUDGET_PER_BYTE = 8 };
 
 enum { PATCHES_MAX = 8 }; /* numbers beyond the range; each costs one more parse */
 
-static _Thread_local bool parsing, starved, overspent;
+static _Thread_local bool parsing, overspent;
 static _Thread_local size_t budget;
 
 static void *json_alloc(size_t n)
@@ -38,11 +38,9 @@ static void *json_alloc(size_t n)
     if (!parsing)
         return sl_malloc(n);
     overspent = overspent || n > budget;
-    void *p = starved || overspent ? NULL : sl_malloc(n);
+    void *p = overspent ? NULL : sl_malloc(n);
     if (p)
         budget -= n;
-    else
-        starved = true;
     return p;
 }
 
@@ -52,16 +50,18 @@ void sl_json_init(void)
     json_object_seed(0);
 }
 
-static json_t *load(const void *body, size_t n, json_error_t *error)
+static json_t *load(const void *body, size_t n, json_error_t *error, bool *starved)
 {
     parsing = true;
-    starved = overspent = false;
+    overspent = false;
+    sl_mem_all_or_nothing();
     budget = n > (SIZE_MAX - BUDGET_BYTES) / BUDGET_PER_BYTE ? SIZE_MAX
                                                              : BUDGET_BYTES + BUDGET_PER_BYTE * n;
     json_t *v =
         json_loadb(body, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, error);
     parsing = false;
-    if (v && starved) {
+    *starved = !sl_mem_had_all();
+    if (v && (*starved || overspent)) {
         json_decref(v);
         v = NULL;
     }
@@ -90,20 +90,20 @@ static bool patch_number(char *s, size_t end)
     return true;
 }
 
-static json_t *load_patched(const void *body, size_t n, json_error_t *error)
+static json_t *load_patched(const void *body, size_t n, json_error_t *error, bool *starved)
 {
     char *copy = sl_strndup(body, n);
     json_t *v = NULL;
     if (!copy) {
-        starved = true;
+        *starved = true;
         return NULL;
     }
     for (int i = 0; i < PATCHES_MAX && !v; i++) {
         size_t at = error->position < 0 ? 0 : (size_t)error->position;
         if (!patch_number(copy, at < n ? at : n))
             break;
-        v = load(copy, n, error);
-        if (!v && (starved || json_error_code(error) != json_error_numeric_overflow))
+        v = load(copy, n, error, starved);
+        if (!v && (*starved || overspent || json_error_code(error) != json_error_numeric_overflow))
             break;
     }
     sl_free(copy);
@@ -120,9 +120,10 @@ enum sl_code sl_json_parse(json_t **ret, const void *body, size_t n, bool empty_
         n = 2;
     }
     json_error_t error;
-    json_t *v = load(body, n, &error);
-    if (!v && !starved && json_error_code(&error) == json_error_numeric_overflow)
-        v = load_patched(body, n, &error);
+    bool starved;
+    json_t *v = load(body, n, &error, &starved);
+    if (!v && !starved && !overspent && json_error_code(&error) == json_error_numeric_overflow)
+        v = load_patched(body, n, &error, &starved);
     if (!v && overspent)
         return sl_fail(err, SL_E_TOO_LARGE,
                        "the body holds too many JSON values: reading its %zu bytes takes more than "

@@ -65,8 +65,14 @@ static bool is_quiet(const struct sl_session *s)
 void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s)
 {
     struct sl_op *op = s->quiet_op;
-    (void)ss;
-    if (!op || !is_quiet(s))
+    if (!is_quiet(s))
+        return;
+    if (s->forgotten) {
+        sl_registry_remove(ss, s);
+        sl_residency_balance(ss);
+        return;
+    }
+    if (!op)
         return;
     s->quiet_op = NULL;
     op->when_quiet(op);
@@ -508,6 +514,13 @@ void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session
     }
     s->going = true;
     when_quiet(op, delete_quiet);
+}
+
+void sl_sessions_forget(struct sl_sessions *ss, struct sl_session *s)
+{
+    assert(sl_session_is_ephemeral(s) && !s->leased && !s->in_store);
+    s->forgotten = true;
+    sl_session_is_quiet(ss, s);
 }
 
 /* --- evict ----------------------------------------------------------------------------------- */

@@ -67,6 +67,7 @@ struct sl_session {
     /* residency.c's and residency_save.c's */
     bool has_place, readying, saving, evicting;
     bool going;             /* a delete has the lease */
+    bool forgotten;         /* gone as soon as nobody reads it (ephemeral ones only) */
     bool in_store;          /* the store knows it */
     bool head_dirty;        /* and not yet what is new of its head */
     uint64_t saved_version; /* of the snapshot in the store; 0: there is none */
@@ -159,6 +160,10 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
 /* The tenant of sessions that a client keeps itself (initial_state, return_state): not listed, not
  * found by anybody, never in the store. No key can have it. */
 #define SL_EPHEMERAL_TENANT ""
+
+/* The end of such a session, which nobody has the lease of: at once, or when what reads it (an
+ * encoding) is through. Needs no memory, so it cannot fail. */
+void sl_sessions_forget(struct sl_sessions *ss, struct sl_session *s);
 
 /* The lease. take: SESSION_BUSY. give_back: the session is as it was, but used now. */
 SL_NODISCARD enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run,

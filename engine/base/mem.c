@@ -13,8 +13,32 @@ static _Atomic int64_t fail_after = -1;
 static _Atomic bool once;
 static _Atomic uint64_t count;
 
+/* of this thread's all-or-nothing scope */
+static _Thread_local bool in_scope, starved;
+
+static void *given(void *p)
+{
+    if (!p)
+        starved = true;
+    return p;
+}
+
+void sl_mem_all_or_nothing(void)
+{
+    in_scope = true;
+    starved = false;
+}
+
+bool sl_mem_had_all(void)
+{
+    in_scope = false;
+    return !starved;
+}
+
 static bool may_allocate(void)
 {
+    if (in_scope && starved)
+        return false;
     atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
     int64_t left = atomic_load_explicit(&fail_after, memory_order_relaxed);
     if (left < 0)
@@ -22,6 +46,7 @@ static bool may_allocate(void)
     if (left == 0) {
         if (atomic_load_explicit(&once, memory_order_relaxed))
             atomic_store_explicit(&fail_after, -1, memory_order_relaxed);
+        starved = true;
         return false;
     }
     atomic_store_explicit(&fail_after, left - 1, memory_order_relaxed);
@@ -47,17 +72,17 @@ uint64_t sl_mem_count(void)
 
 void *sl_malloc(size_t n)
 {
-    return may_allocate() ? malloc(n ? n : 1) : NULL;
+    return may_allocate() ? given(malloc(n ? n : 1)) : NULL;
 }
 
 void *sl_calloc(size_t n, size_t size)
 {
-    return may_allocate() ? calloc(n ? n : 1, size ? size : 1) : NULL;
+    return may_allocate() ? given(calloc(n ? n : 1, size ? size : 1)) : NULL;
 }
 
 void *sl_realloc(void *p, size_t n, size_t size)
 {
-    return may_allocate() ? reallocarray(p, n ? n : 1, size ? size : 1) : NULL;
+    return may_allocate() ? given(reallocarray(p, n ? n : 1, size ? size : 1)) : NULL;
 }
 
 void *sl_aligned_calloc(size_t n_bytes)
@@ -65,7 +90,7 @@ void *sl_aligned_calloc(size_t n_bytes)
     if (n_bytes > SIZE_MAX - SL_ALIGN || !may_allocate())
         return NULL;
     size_t n = (n_bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
-    void *p = aligned_alloc(SL_ALIGN, n ? n : SL_ALIGN);
+    void *p = given(aligned_alloc(SL_ALIGN, n ? n : SL_ALIGN));
     return p ? memset(p, 0, n) : NULL;
 }
 
@@ -76,7 +101,7 @@ void *sl_huge_alloc(size_t n_bytes)
         return NULL;
     size_t align = n_bytes < huge ? SL_ALIGN : huge;
     size_t n = (n_bytes + align - 1) / align * align;
-    void *p = aligned_alloc(align, n ? n : align);
+    void *p = given(aligned_alloc(align, n ? n : align));
     /* Advice only: where the system has no huge pages, small ones do. */
     if (p && align == huge)
         (void)madvise(p, n, MADV_HUGEPAGE);

@@ -5,6 +5,7 @@
 #ifndef SLATE_BASE_MEM_H
 #define SLATE_BASE_MEM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,6 +21,12 @@ void *sl_huge_alloc(size_t n_bytes);
 char *sl_strndup(const char *s, size_t n);
 char *sl_strdup(const char *s);
 void sl_free(void *p);
+
+/* For a library that does not check each allocation of its own and would go on with half a thing:
+ * between the two calls, once an allocation of this thread has failed, all later ones fail too.
+ * had_all ends the scope: false when one did. Scopes do not nest. */
+void sl_mem_all_or_nothing(void);
+bool sl_mem_had_all(void);
 
 void sl_mem_fail_after(int64_t n);
 void sl_mem_fail_once(int64_t n);

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <jansson.h>
-
 #include "engine/base/mem.h"
+#include "engine/formats/jansson_parse.h"
 #include "engine/formats/reader.h"
 
 enum { HEADER_BYTES_MAX = 100000000 }; /* the format's own limit */
@@ -212,14 +211,12 @@ static enum sl_code read_header(struct state *s, json_t *header)
 static enum sl_code parse_header(struct sl_reader *r, size_t header_n, json_t **ret)
 {
     json_error_t e;
-    json_t *header = json_loadb((const char *)r->data + 8, header_n, JSON_REJECT_DUPLICATES, &e);
+    json_t *header = sl_jansson_parse((const char *)r->data + 8, header_n, &e);
     if (header && json_is_object(header)) {
         *ret = header;
         return SL_OK;
     }
     json_decref(header);
-    /* Every complaint about the text has words; without memory jansson mostly has none. (Where it
-     * fails inside a token it blames the token: that cannot be told from a bad one.) */
     if (!header && !*e.text)
         return SL_READER_FAIL(r, NO_MEMORY, "not enough memory for its header of %zu bytes",
                               header_n);

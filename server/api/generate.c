@@ -39,7 +39,7 @@ static void generation_free(struct sl_generation *g)
 
 void sl_generation_settle(struct sl_generation *g)
 {
-    if (!g->ex && g->over && !g->awaits_state && !g->ephemeral)
+    if (!g->ex && g->over && !g->awaits_state)
         generation_free(g);
 }
 
@@ -118,9 +118,8 @@ void sl_generation_finish(struct sl_generation *g)
     else if (g->ex)
         sl_answer_whole(g);
     if (g->ephemeral)
-        sl_stateless_forget(g); /* it settles then */
-    else
-        sl_generation_settle(g);
+        sl_stateless_forget(g);
+    sl_generation_settle(g);
 }
 
 static void on_done(struct sl_run *r, void *user)

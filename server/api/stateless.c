@@ -20,18 +20,10 @@ enum sl_code sl_stateless_check(const struct sl_generation *g, struct sl_error *
     return SL_OK;
 }
 
-static void on_gone(void *arg, struct sl_session *s, const struct sl_error *err)
-{
-    struct sl_generation *g = arg;
-    (void)s;
-    (void)err; /* it is not in the store: nothing can be in the way */
-    g->ephemeral = NULL;
-    sl_generation_settle(g);
-}
-
 void sl_stateless_forget(struct sl_generation *g)
 {
-    sl_sessions_delete(g->app->sessions, g->ephemeral, on_gone, g);
+    sl_sessions_forget(g->app->sessions, g->ephemeral);
+    g->ephemeral = NULL;
 }
 
 static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
@@ -49,6 +41,7 @@ static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
         sl_answer_fail(g, &own);
     g->over = true; /* no run will be */
     sl_stateless_forget(g);
+    sl_generation_settle(g);
 }
 
 void sl_stateless_start(struct sl_generation *g)

@@ -28,7 +28,7 @@
 #include "server/cli/cli.h"
 #include "tests/support/stores.h"
 
-enum { MOST_ALLOCATIONS = 3000, REPLY_MAX = 1 << 20, DEADLINE_S = 60 };
+enum { MOST_ALLOCATIONS = 3000, REPLY_MAX = 1 << 20, DEADLINE_S = 60, BODY_MAX = 512 << 10 };
 
 #define FOLDER "/tmp/slate-test-XXXXXX"
 static char folder[sizeof FOLDER];
@@ -36,13 +36,14 @@ static char sock_path[64], listen_option[96], store_option[96];
 static pthread_t thread;
 static int exit_code;
 static char reply[REPLY_MAX + 1];
+static char with_state[BODY_MAX]; /* a request that brings its state and wants it back */
 
 /* --- a client that allocates nothing ---------------------------------------------------------- */
 
 /* Sends and reads to the end of the connection. false: nothing came. */
 static bool talk(const char *method, const char *path, const char *body)
 {
-    static char request[4096];
+    static char request[BODY_MAX + 512];
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     struct timeval deadline = {.tv_sec = DEADLINE_S};
     memcpy(a.sun_path, sock_path, sizeof sock_path);
@@ -99,10 +100,9 @@ static double metric(const char *name)
 static void *serve(void *arg)
 {
     static char *args[] = {
-        "serve",          NULL, "--sessions-in-memory=4", "--threads=1", "--log-level=error",
-        "--store=memory", NULL};
+        "serve",       listen_option,       store_option, "--sessions-in-memory=4",
+        "--threads=1", "--log-level=error", NULL};
     (void)arg;
-    args[1] = listen_option;
     exit_code = sl_cli_serve(6, args);
     return NULL;
 }
@@ -225,6 +225,9 @@ static const struct scene scenes[] = {
      "{\"session\":\"base\",\"max_tokens\":2,\"temperature\":0,"
      "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}",
      NULL},
+    {"POST", "/v1/generate",
+     "{\"prompt\":\"Once\",\"max_tokens\":2,\"seed\":1,\"return_state\":true}", NULL},
+    {"POST", "/v1/generate", with_state, NULL},
     {"POST", "/v1/completions", "{\"prompt\":\"Once\",\"max_tokens\":2,\"logprobs\":1}", NULL},
     {"POST", "/v1/chat/completions",
      "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hi\"}]}],"
@@ -243,9 +246,25 @@ static const struct scene scenes[] = {
     {"POST", "/v1/detokenize", "{\"tokens\":[300,301]}", NULL},
 };
 
+static void make_request_with_state(void)
+{
+    static const char key[] = "\"state\":\"";
+    assert_true(talk("POST", "/v1/generate",
+                     "{\"prompt\":\"Once\",\"max_tokens\":2,\"return_state\":true}"));
+    const char *at = strstr(reply, key);
+    assert_non_null(at);
+    at += strlen(key);
+    int n = snprintf(with_state, sizeof with_state,
+                     "{\"prompt\":\"x\",\"max_tokens\":2,\"seed\":1,\"return_state\":true,"
+                     "\"initial_state\":\"%.*s\"}",
+                     (int)strcspn(at, "\""), at);
+    assert_in_range(n, 1000, BODY_MAX - 1);
+}
+
 static void every_route(void **state)
 {
     (void)state;
+    make_request_with_state();
     assert_true(talk("POST", "/v1/sessions", "{\"id\":\"base\",\"prompt\":\"hello\"}"));
     assert_int_equal(status(), 201);
     for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {

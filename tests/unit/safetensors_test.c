@@ -337,9 +337,7 @@ static void test_no_memory(void **state)
         sl_mem_fail_after(n);
         c = sl_tensors_open_memory(&t, b.p, b.n, "x.safetensors", &err);
         sl_mem_fail_after(-1);
-        /* jansson blames the token at which it got no memory: "expected near '"w"'" */
-        if (c && !(c == SL_E_FILE_CORRUPT && strstr(err.message, "not a JSON object")))
-            assert_int_equal(c, SL_E_NO_MEMORY);
+        assert_true(c == SL_OK || c == SL_E_NO_MEMORY);
         n_no_memory += c == SL_E_NO_MEMORY;
         sl_tensors_close(t);
     }
