@@ -27,6 +27,6 @@ struct sl_block {
                     const void *mixer_layer);
 };
 
-extern const struct sl_block sl_block_rwkv;
+extern const struct sl_block sl_block_rwkv4, sl_block_rwkv6, sl_block_rwkv7;
 
 #endif

@@ -3,16 +3,22 @@
  *   x = ln0(embedding);  per layer:  x += mixer(ln1(x));  x += ffn(ln2(x));  logits =
  * head(ln_out(x))
  *
- * The feed-forward of RWKV-7 ("channel mixing"):  W_v relu(W_k (x + (x_prev - x) ⊙ x_k))²  on the
- * normalised row and the one before it, which the state keeps apart from the mixer's. */
+ * The feed-forward ("channel mixing") works on the normalised row and the one before it, which the
+ * state keeps apart from the mixer's:
+ *
+ *   RWKV-7        W_v relu(W_k x_k)²
+ *   RWKV-4 to 6   σ(W_r x_r) ⊙ W_v relu(W_k x_k)²
+ *
+ * with x_• = x + (x_prev - x) ⊙ m_•; versions 4 and 5 store one minus m. */
 #include "engine/block.h"
 
 #define EPS_LN 1e-5f
 
 struct layer {
     struct sl_norm ln1, ln2;
-    const float *x_k;
-    struct sl_matrix key, value;
+    const float *x_k, *x_r;
+    struct sl_matrix key, value, receptance;
+    bool gated; /* else there are no x_r and receptance */
     size_t shift;
 };
 
@@ -36,23 +42,50 @@ static void load_ends(struct sl_load *l, struct sl_ends *ret)
     sl_load_matrix(l, &ret->head, vocab, d, SL_OUT_IN, "head.weight");
 }
 
-static void load(struct sl_load *l, size_t i, void *layer)
+/* The mixing vectors' names: `prefix` and then k or r. */
+static void load_layer(struct sl_load *l, size_t i, struct layer *b, const char *prefix,
+                       void (*map)(float *v, size_t n))
 {
-    struct layer *b = layer;
     size_t d = l->config.d_model, d_ffn = l->config.d_ffn, ld = sl_row_floats(d);
     load_norm(l, &b->ln1, "blocks.", i, "ln1");
     load_norm(l, &b->ln2, "blocks.", i, "ln2");
-    sl_load_vector(l, &b->x_k, d, "blocks.%zu.ffn.x_k", i);
+    sl_load_vector(l, &b->x_k, d, "blocks.%zu.ffn.%sk", i, prefix);
+    sl_load_map(l, map);
     sl_load_matrix(l, &b->key, d_ffn, d, SL_OUT_IN, "blocks.%zu.ffn.key.weight", i);
     sl_load_matrix(l, &b->value, d, d_ffn, SL_OUT_IN, "blocks.%zu.ffn.value.weight", i);
+    if (b->gated) {
+        sl_load_vector(l, &b->x_r, d, "blocks.%zu.ffn.%sr", i, prefix);
+        sl_load_map(l, map);
+        sl_load_matrix(l, &b->receptance, d, d, SL_OUT_IN, "blocks.%zu.ffn.receptance.weight", i);
+    }
     b->shift = sl_load_state(l, SL_DTYPE_F32, 1, (size_t[]){d}, "layers.%zu.ffn.shift", i);
-    sl_load_scratch(l, 2 * ld + sl_row_floats(d_ffn), ld);
+    sl_load_scratch(l, (b->gated ? 4 : 2) * ld + sl_row_floats(d_ffn), ld);
+}
+
+static void load_rwkv7(struct sl_load *l, size_t i, void *layer)
+{
+    load_layer(l, i, layer, "x_", NULL);
+}
+
+static void load_rwkv6(struct sl_load *l, size_t i, void *layer)
+{
+    struct layer *b = layer;
+    b->gated = true;
+    load_layer(l, i, b, "time_maa_", NULL);
+}
+
+static void load_rwkv4(struct sl_load *l, size_t i, void *layer)
+{
+    struct layer *b = layer;
+    b->gated = true;
+    load_layer(l, i, b, "time_mix_", sl_map_one_minus);
 }
 
 struct job {
     const struct sl_pass *p;
     const struct layer *b;
     float *mixed, *wide, *y;
+    float *mixed_r, *gate; /* NULL where there is no gate */
 };
 
 static void mix_part(void *arg, size_t part, size_t n_parts)
@@ -64,7 +97,10 @@ static void mix_part(void *arg, size_t part, size_t n_parts)
     for (size_t r = begin; r < end; r++) {
         const float *prev =
             sl_pass_norm_row(p, &j->b->ln2, r, r == begin, j->b->shift, sl_pass_part(p, part));
-        p->k->lerp(j->mixed + r * p->ld, p->xn + r * p->ld, prev, j->b->x_k, p->d_model);
+        const float *x = p->xn + r * p->ld;
+        p->k->lerp(j->mixed + r * p->ld, x, prev, j->b->x_k, p->d_model);
+        if (j->gate)
+            p->k->lerp(j->mixed_r + r * p->ld, x, prev, j->b->x_r, p->d_model);
     }
 }
 
@@ -78,13 +114,24 @@ static void relu2_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
+static void sigmoid_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    for (size_t r = t->row; r < t->row_end; r++) {
+        float *y = j->gate + r * j->p->ld + t->col;
+        j->p->k->vsigmoid(y, y, t->col_end - t->col);
+    }
+}
+
 static void key_part(void *arg, size_t part, size_t n_parts)
 {
     const struct job *j = arg;
     const struct sl_pass *p = j->p;
-    const struct sl_product v = {
-        &j->b->key, j->mixed, p->ld, j->wide, sl_row_floats(j->b->key.n_out), relu2_tile};
-    sl_pass_products(p, &v, 1, j, part, n_parts);
+    const struct sl_product v[] = {
+        {&j->b->key, j->mixed, p->ld, j->wide, sl_row_floats(j->b->key.n_out), relu2_tile},
+        {&j->b->receptance, j->mixed_r, p->ld, j->gate, p->ld, sigmoid_tile},
+    };
+    sl_pass_products(p, v, j->gate ? 2 : 1, j, part, n_parts);
     size_t begin, end;
     sl_work_range(p->n_spans, 1, part, n_parts, &begin, &end);
     for (size_t s = begin; s < end; s++)
@@ -98,9 +145,13 @@ static void feed_forward(const struct sl_pass *p, const struct layer *b)
     j.mixed = sl_pass_take(p, &used, p->ld);
     j.y = sl_pass_take(p, &used, p->ld);
     j.wide = sl_pass_take(p, &used, ld_wide);
+    if (b->gated) {
+        j.mixed_r = sl_pass_take(p, &used, p->ld);
+        j.gate = sl_pass_take(p, &used, p->ld);
+    }
     sl_workers_run(p->workers, mix_part, &j);
     sl_workers_run(p->workers, key_part, &j);
-    sl_pass_add_product(p, &b->value, j.wide, ld_wide, j.y);
+    sl_pass_add_gated(p, &b->value, j.wide, ld_wide, j.gate, j.y);
 }
 
 static void forward(const struct sl_pass *p, const void *layer, const struct sl_mixer *mixer,
@@ -111,9 +162,14 @@ static void forward(const struct sl_pass *p, const void *layer, const struct sl_
     feed_forward(p, b);
 }
 
-const struct sl_block sl_block_rwkv = {
-    .layer_bytes = sizeof(struct layer),
-    .load_ends = load_ends,
-    .load = load,
-    .forward = forward,
-};
+#define BLOCK(name, load_function)                                                                 \
+    const struct sl_block name = {                                                                 \
+        .layer_bytes = sizeof(struct layer),                                                       \
+        .load_ends = load_ends,                                                                    \
+        .load = load_function,                                                                     \
+        .forward = forward,                                                                        \
+    }
+
+BLOCK(sl_block_rwkv4, load_rwkv4); /* and RWKV-5 */
+BLOCK(sl_block_rwkv6, load_rwkv6);
+BLOCK(sl_block_rwkv7, load_rwkv7);

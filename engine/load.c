@@ -232,6 +232,20 @@ void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols
         add_values(l, ret, t);
 }
 
+void sl_load_map(struct sl_load *l, void (*f)(float *v, size_t n))
+{
+    if (l->code != SL_OK)
+        return;
+    assert(l->n_jobs > 0 && l->jobs[l->n_jobs - 1].kind == SL_JOB_F32);
+    l->jobs[l->n_jobs - 1].map = f;
+}
+
+void sl_map_one_minus(float *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        v[i] = 1 - v[i];
+}
+
 void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                     enum sl_layout layout, const char *fmt, ...)
 {

@@ -92,6 +92,11 @@ void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *
 void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols, const char *fmt,
                   ...) SL_PRINTF(5, 6);
 
+/* f turns the n values of the vector or grid that was declared last into what the model computes
+ * with, in place, once they are F32. What comes out must be finite too. Pure: any thread. */
+void sl_load_map(struct sl_load *l, void (*f)(float *v, size_t n));
+void sl_map_one_minus(float *v, size_t n); /* 1 - v */
+
 /* A packed matrix, in the type that was asked for or the tensor's own. */
 void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                     enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);

@@ -77,6 +77,8 @@ static void write_copy(const struct sl_load_job *j, unsigned char *dst, const un
         float *y = (float *)(void *)dst;
         sl_widen(y, src, t->dtype, n);
         memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
+        if (j->map)
+            j->map(y, n);
     } else {
         memcpy(dst, src, n * sl_dtype_size(t->dtype));
     }
@@ -101,10 +103,12 @@ static void do_job(struct crew *c, struct sl_load_job *j)
     XXH128_canonicalFromHash(&digest, XXH3_128bits(src, bytes));
     memcpy(j->digest, digest.digest, sizeof j->digest);
     j->bad = find_bad(src, t->dtype, t->n_elements, limit_of(j->type));
+    if (j->bad == SIZE_MAX && j->copied)
+        write_copy(j, c->arena + j->offset, src);
+    if (j->bad == SIZE_MAX && j->map)
+        j->bad = find_bad(c->arena + j->offset, SL_DTYPE_F32, t->n_elements, INFINITY);
     if (j->bad != SIZE_MAX)
         j->code = SL_E_MODEL_INVALID;
-    else if (j->copied)
-        write_copy(j, c->arena + j->offset, src);
     sl_free(dense);
     /* The embedding's pages too: they come back one by one, for the rows that are used. */
     sl_tensor_forget(c->l->tensors, t);

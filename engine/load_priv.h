@@ -11,9 +11,10 @@ struct sl_load_job {
     enum sl_dtype type; /* of the copy */
     size_t n_out, n_in; /* of a matrix */
     enum sl_layout layout;
-    bool copied;     /* SL_JOB_ROWS may stay in the file */
-    size_t offset;   /* in the arena, when copied */
-    const void **at; /* where the pointer to the copy goes */
+    void (*map)(float *v, size_t n); /* of values; NULL: none */
+    bool copied;                     /* SL_JOB_ROWS may stay in the file */
+    size_t offset;                   /* in the arena, when copied */
+    const void **at;                 /* where the pointer to the copy goes */
 
     /* Results. */
     enum sl_code code;

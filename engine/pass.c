@@ -113,14 +113,21 @@ void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
 struct add_job {
     const struct sl_pass *p;
     struct sl_product product;
+    const float *gate;
 };
 
 static void add_tile(const void *arg, const struct sl_tile *t)
 {
     const struct add_job *j = arg;
+    const struct sl_kernels *k = j->p->k;
+    size_t n = t->col_end - t->col;
     for (size_t r = t->row; r < t->row_end; r++) {
-        float *x = j->p->x + r * j->p->ld + t->col;
-        j->p->k->vadd(x, x, j->product.y + r * j->p->ld + t->col, t->col_end - t->col);
+        size_t at = r * j->p->ld + t->col;
+        float *x = j->p->x + at;
+        if (j->gate)
+            k->vfma(x, j->gate + at, j->product.y + at, x, n);
+        else
+            k->vadd(x, x, j->product.y + at, n);
     }
 }
 
@@ -130,9 +137,15 @@ static void add_part(void *arg, size_t part, size_t n_parts)
     sl_pass_products(j->p, &j->product, 1, j, part, n_parts);
 }
 
+void sl_pass_add_gated(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
+                       size_t ldx, const float *gate, float *y)
+{
+    struct add_job j = {p, {w, x, ldx, y, p->ld, add_tile}, gate};
+    sl_workers_run(p->workers, add_part, &j);
+}
+
 void sl_pass_add_product(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
                          size_t ldx, float *y)
 {
-    struct add_job j = {p, {w, x, ldx, y, p->ld, add_tile}};
-    sl_workers_run(p->workers, add_part, &j);
+    sl_pass_add_gated(p, w, x, ldx, NULL, y);
 }

@@ -108,4 +108,8 @@ void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
 void sl_pass_add_product(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
                          size_t ldx, float *y);
 
+/* The same with x += gate ⊙ (W·x); gate [n_rows][ld], NULL: without. */
+void sl_pass_add_gated(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
+                       size_t ldx, const float *gate, float *y);
+
 #endif

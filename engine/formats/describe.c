@@ -33,6 +33,7 @@ static const struct kind kinds[] = {
     {"rwkv6", "RWKV-6", {"blocks.0.att.time_maa_x", "blocks.0.att.time_decay_w1"}, {0}},
     {"rwkv5", "RWKV-5", {"blocks.0.att.time_decay", "blocks.0.att.ln_x.weight"}, {0}},
     {"rwkv4", "RWKV-4", {"blocks.0.att.time_decay", "blocks.0.att.time_first"}, {0}},
+    {"rwkv4", "RWKV-4", {"blocks.0.att.time_mix_k", "blocks.0.att.time_mix_v"}, {0}},
     {"hf_rwkv4",
      "RWKV-4 in Hugging Face's naming",
      {"rwkv.blocks.0.attention.time_decay"},

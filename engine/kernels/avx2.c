@@ -429,6 +429,39 @@ static void state_step(float *out, float *s, const float *decay, const float *b,
         step_block(1, decay != NULL, a != NULL, false, first_lanes(n_v - v), out + v, s + v, &t, v);
 }
 
+/* Eight channels at most; those beyond n are zeros on the way and not written. */
+static ALWAYS_INLINE void wkv4_8(bool whole, __m256i m, float *out, float *num, float *den,
+                                 float *peak, const float *decay, const float *bonus,
+                                 const float *k, const float *v)
+{
+    __m256 key = load_lanes(k, whole, m), val = load_lanes(v, whole, m);
+    __m256 sum = load_lanes(num, whole, m), weight = load_lanes(den, whole, m);
+    __m256 top = load_lanes(peak, whole, m);
+    __m256 now = _mm256_add_ps(load_lanes(bonus, whole, m), key);
+    __m256 p = _mm256_max_ps(top, now);
+    __m256 a = exp8(_mm256_sub_ps(top, p)), b = exp8(_mm256_sub_ps(now, p));
+    __m256 read = _mm256_div_ps(fma8(a, sum, _mm256_mul_ps(b, val)), fma8(a, weight, b));
+    store_lanes(out, whole, m, read);
+    __m256 old = _mm256_add_ps(top, load_lanes(decay, whole, m));
+    p = _mm256_max_ps(old, key);
+    a = exp8(_mm256_sub_ps(old, p)), b = exp8(_mm256_sub_ps(key, p));
+    store_lanes(num, whole, m, fma8(a, sum, _mm256_mul_ps(b, val)));
+    store_lanes(den, whole, m, fma8(a, weight, b));
+    store_lanes(peak, whole, m, p);
+}
+
+static void wkv4(float *out, float *num, float *den, float *peak, const float *decay,
+                 const float *bonus, const float *k, const float *v, size_t n)
+{
+    const __m256i none = _mm256_setzero_si256();
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        wkv4_8(true, none, out + i, num + i, den + i, peak + i, decay + i, bonus + i, k + i, v + i);
+    if (i < n)
+        wkv4_8(false, first_lanes(n - i), out + i, num + i, den + i, peak + i, decay + i, bonus + i,
+               k + i, v + i);
+}
+
 const struct sl_kernels sl_kernels_avx2 = {
     .name = "avx2",
     .matmul = sl_avx2_matmul,
@@ -452,4 +485,5 @@ const struct sl_kernels sl_kernels_avx2 = {
     .max = max,
     .state_read = state_read,
     .state_step = state_step,
+    .wkv4 = wkv4,
 };

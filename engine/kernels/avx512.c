@@ -393,6 +393,29 @@ static void state_step(float *out, float *s, const float *decay, const float *b,
                    out + v, s + v, &t, v);
 }
 
+static void wkv4(float *out, float *num, float *den, float *peak, const float *decay,
+                 const float *bonus, const float *k, const float *v, size_t n)
+{
+    for (size_t i = 0; i < n; i += LANES) {
+        __mmask16 in = first_lanes(n - i < LANES ? n - i : LANES);
+        __m512 key = _mm512_maskz_loadu_ps(in, k + i), val = _mm512_maskz_loadu_ps(in, v + i);
+        __m512 sum = _mm512_maskz_loadu_ps(in, num + i),
+               weight = _mm512_maskz_loadu_ps(in, den + i);
+        __m512 top = _mm512_maskz_loadu_ps(in, peak + i);
+        __m512 now = _mm512_add_ps(_mm512_maskz_loadu_ps(in, bonus + i), key);
+        __m512 p = _mm512_max_ps(top, now);
+        __m512 a = exp16(_mm512_sub_ps(top, p)), b = exp16(_mm512_sub_ps(now, p));
+        __m512 read = _mm512_div_ps(fma16(a, sum, _mm512_mul_ps(b, val)), fma16(a, weight, b));
+        _mm512_mask_storeu_ps(out + i, in, read);
+        __m512 old = _mm512_add_ps(top, _mm512_maskz_loadu_ps(in, decay + i));
+        p = _mm512_max_ps(old, key);
+        a = exp16(_mm512_sub_ps(old, p)), b = exp16(_mm512_sub_ps(key, p));
+        _mm512_mask_storeu_ps(num + i, in, fma16(a, sum, _mm512_mul_ps(b, val)));
+        _mm512_mask_storeu_ps(den + i, in, fma16(a, weight, b));
+        _mm512_mask_storeu_ps(peak + i, in, p);
+    }
+}
+
 const struct sl_kernels sl_kernels_avx512 = {
     .name = "avx512",
     .matmul = sl_avx512_matmul,
@@ -416,4 +439,5 @@ const struct sl_kernels sl_kernels_avx512 = {
     .max = max,
     .state_read = state_read,
     .state_step = state_step,
+    .wkv4 = wkv4,
 };

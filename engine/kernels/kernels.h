@@ -91,6 +91,16 @@ struct sl_kernels {
      */
     void (*state_step)(float *out, float *s, const float *decay, const float *b, const float *a,
                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
+
+    /* One token of RWKV-4's memory, channel by channel (Peng 2023, appendix D): two sums of values
+     * and of weights, both divided by e^peak. With p = max(peak, bonus + k), a = exp(peak - p) and
+     * b = exp((bonus + k) - p):
+     *   out  = fma(a, num, b·v) / fma(a, den, b)
+     * then, with p = max(peak + decay, k), a = exp((peak + decay) - p) and b = exp(k - p):
+     *   num  = fma(a, num, b·v)    den = fma(a, den, b)    peak = p
+     * max(x, y) is x > y ? x : y. num, den and peak in place. */
+    void (*wkv4)(float *out, float *num, float *den, float *peak, const float *decay,
+                 const float *bonus, const float *k, const float *v, size_t n);
 };
 
 /* The table by name, or the best that this machine can run for NULL. NULL when there is no such

@@ -257,6 +257,22 @@ static void state_step(float *out, float *s, const float *decay, const float *b,
     }
 }
 
+static void wkv4(float *out, float *num, float *den, float *peak, const float *decay,
+                 const float *bonus, const float *k, const float *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float now = bonus[i] + k[i], p = peak[i] > now ? peak[i] : now;
+        float a = exp1(peak[i] - p), b = exp1(now - p);
+        out[i] = fmaf(a, num[i], b * v[i]) / fmaf(a, den[i], b);
+        float old = peak[i] + decay[i];
+        p = old > k[i] ? old : k[i];
+        a = exp1(old - p), b = exp1(k[i] - p);
+        num[i] = fmaf(a, num[i], b * v[i]);
+        den[i] = fmaf(a, den[i], b);
+        peak[i] = p;
+    }
+}
+
 const struct sl_kernels sl_kernels_ref = {
     .name = "ref",
     .matmul = matmul,
@@ -280,4 +296,5 @@ const struct sl_kernels sl_kernels_ref = {
     .max = max,
     .state_read = state_read,
     .state_step = state_step,
+    .wkv4 = wkv4,
 };

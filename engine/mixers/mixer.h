@@ -39,6 +39,6 @@ const struct sl_mixer *sl_mixer_find(const char *arch);
 /* All of them; ends with NULL. */
 extern const struct sl_mixer *const sl_mixers[];
 
-extern const struct sl_mixer sl_mixer_rwkv7;
+extern const struct sl_mixer sl_mixer_rwkv4, sl_mixer_rwkv7;
 
 #endif

@@ -313,7 +313,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
 const struct sl_mixer sl_mixer_rwkv7 = {
     .arch = "rwkv7",
     .title = "RWKV-7",
-    .block = &sl_block_rwkv,
+    .block = &sl_block_rwkv7,
     .layer_bytes = sizeof(struct layer),
     .config = config,
     .load = load,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 const struct sl_mixer *const sl_mixers[] = {
+    &sl_mixer_rwkv4,
     &sl_mixer_rwkv7,
     NULL,
 };

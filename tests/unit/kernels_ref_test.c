@@ -464,6 +464,40 @@ static void states_are_right(void **state)
     assert_true(out == BIG + 2);
 }
 
+/* RWKV-4's mean as the paper writes it (equation 16), without any stabiliser, in double. */
+static void wkv4_is_right(void **state)
+{
+    (void)state;
+    enum { T = 60, C = 5 };
+    /* From a memory of one token to one that keeps everything; a bonus against and for the new. */
+    const float w[C] = {-3, -0.5F, -0.01F, -1e-6F, -20}, u[C] = {0, -2, 1, 0.5F, 3};
+    float num[C] = {0}, den[C] = {0}, peak[C], out[C], k[T][C], v[T][C];
+    for (size_t i = 0; i < C; i++)
+        peak[i] = -1e30F;
+    fill_uniform(k[0], (size_t)T * C, 1);
+    fill_uniform(v[0], (size_t)T * C, 2);
+    for (size_t t = 0; t < T; t++) {
+        for (size_t i = 0; i < C; i++)
+            k[t][i] *= t % 7 == 3 ? 20 : 4;
+        ref->wkv4(out, num, den, peak, w, u, k[t], v[t], C);
+        for (size_t i = 0; i < C; i++) {
+            double top = exp((double)u[i] + (double)k[t][i]), sum = top * (double)v[t][i];
+            for (size_t j = 0; j < t; j++) {
+                double e = exp((double)(t - 1 - j) * (double)w[i] + (double)k[j][i]);
+                sum += e * (double)v[j][i], top += e;
+            }
+            if (!(fabs((double)out[i] - sum / top) < 2e-6))
+                fail_msg("token %zu, channel %zu: %g, should be %g", t, i, (double)out[i],
+                         sum / top);
+            assert_true(peak[i] >= k[t][i]);
+        }
+    }
+    /* Keys beyond what exp can hold change nothing but the exponent. */
+    float far = 1e4F, value = 7, zero = 0, n1 = 0, d1 = 0, p1 = -1e30F;
+    ref->wkv4(out, &n1, &d1, &p1, &w[0], &zero, &far, &value, 1);
+    assert_true(out[0] == 7 && p1 == 1e4F && n1 == 7 && d1 == 1);
+}
+
 int main(void)
 {
     ref = sl_kernels_find("ref");
@@ -482,6 +516,7 @@ int main(void)
         cmocka_unit_test(matmul_in_order_with_one_rounding),
         cmocka_unit_test(matmul_is_accurate),
         cmocka_unit_test(states_are_right),
+        cmocka_unit_test(wkv4_is_right),
     };
     return cmocka_run_group_tests_name("kernels_ref", tests, NULL, NULL);
 }

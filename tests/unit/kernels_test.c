@@ -361,6 +361,48 @@ static void states(void **state)
                 check_state(k, keys[i], values[j], form & 3, form & 4);
 }
 
+/* Eight vectors: out, num, den, peak, decay, bonus, k, v; each exactly n long. */
+static void check_wkv4(const struct sl_kernels *k, size_t n, int values)
+{
+    enum { OUT, NUM, DEN, PEAK, DECAY, BONUS, K, V, N };
+    char what[128];
+    (void)snprintf(what, sizeof what, "%s wkv4, n = %zu, values %d", k->name, n, values);
+    float *x[2][N];
+    for (size_t i = 0; i < 2; i++)
+        for (size_t j = 0; j < N; j++) {
+            x[i][j] = floats(n);
+            if (values == 0)
+                fill_uniform(x[i][j], n, n * 10 + j);
+            else
+                fill_special(x[i][j], n, n * 10 + j, values == 2);
+        }
+    for (size_t i = 0; i < 2; i++) /* as in an initial state */
+        for (size_t c = 0; c < n; c += 3)
+            x[i][NUM][c] = x[i][DEN][c] = 0, x[i][PEAK][c] = -1e30F;
+    for (int t = 0; t < 3; t++) {
+        for (size_t i = 0; i < 2; i++)
+            (i ? k : ref)
+                ->wkv4(x[i][OUT], x[i][NUM], x[i][DEN], x[i][PEAK], x[i][DECAY], x[i][BONUS],
+                       x[i][K], x[i][V], n);
+        for (size_t j = OUT; j <= PEAK; j++)
+            assert_same_floats(x[1][j], x[0][j], n, what);
+    }
+    for (size_t i = 0; i < 2; i++)
+        for (size_t j = 0; j < N; j++)
+            sl_free(x[i][j]);
+}
+
+static void wkv4(void **state)
+{
+    (void)state;
+    FOR_TABLES(k)
+    for (int values = 0; values < 3; values++) {
+        for (size_t n = 0; n <= 40; n++)
+            check_wkv4(k, n, values);
+        check_wkv4(k, 1003, values);
+    }
+}
+
 /* --- tables --- */
 
 static void tables_have_names(void **state)
@@ -394,6 +436,7 @@ int main(void)
         cmocka_unit_test(vectors),
         cmocka_unit_test(functions_over_all_floats),
         cmocka_unit_test(states),
+        cmocka_unit_test(wkv4),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
-/* rwkv7_test.c: RWKV-7 against the reference folders: every logit of every set within the fixture's
- * tolerance, states, greedy continuations, the digit-reversal cases; each fed token by token and in
- * one piece, from both containers, with every table of kernels that this machine can run. */
+/* rwkv_test.c: BlinkDL's RWKV models against the reference folders: every logit of every set within
+ * the fixture's tolerance, states, greedy continuations, the digit-reversal cases; each fed token
+ * by token, in one piece and in pieces of mixed sizes, from both containers, with every table of
+ * kernels that this machine can run. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,10 +27,14 @@ struct source {
 };
 
 static struct source sources[] = {
+    {"v4", "model.pth"},         {"v4", "model.safetensors"},
+    {"v4-rand", "model.pth"},    {"v4-rand", "model.safetensors"},
     {"v7", "model.pth"},         {"v7", "model.safetensors"},
     {"v7-rand", "model.pth"},    {"v7-rand", "model.safetensors"},
     {"v7-reverse", "model.pth"},
 };
+
+enum { N_SOURCES = sizeof sources / sizeof *sources };
 
 /* --- reading the folders ------------------------------------------------------------------------
  */
@@ -95,8 +100,7 @@ static void need_reference(void)
 {
     if (access(ROOT "v7/fixture.json", R_OK) == 0)
         return;
-    print_message("skipped: %zu models of RWKV-7: ../shared/reference is not here\n",
-                  sizeof sources / sizeof *sources);
+    print_message("skipped: %d RWKV models: ../shared/reference is not here\n", N_SOURCES);
     skip();
 }
 
@@ -138,8 +142,9 @@ static const struct sl_state_tensor *our_tensor(const struct sl_model *m, const 
 {
     static const struct {
         const char *theirs, *ours;
-    } names[] = {
-        {"att_x_prev", "mixer.shift"}, {"att_kv", "mixer.state"}, {"ffn_x_prev", "ffn.shift"}};
+    } names[] = {{"att_x_prev", "mixer.shift"}, {"att_kv", "mixer.state"},
+                 {"att_aa", "mixer.num"},       {"att_bb", "mixer.den"},
+                 {"att_pp", "mixer.peak"},      {"ffn_x_prev", "ffn.shift"}};
     char name[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *at = strstr(theirs, names[i].theirs);
@@ -151,10 +156,10 @@ static const struct sl_state_tensor *our_tensor(const struct sl_model *m, const 
     return NULL;
 }
 
-/* The reference's [head][value][key] as our [head][key][value]; other tensors as they are. */
-static size_t our_index(const struct sl_state_tensor *t, size_t i)
+/* The reference's [head][value][key] of RWKV-7 as our [head][key][value]; others as they are. */
+static size_t our_index(const struct sl_model *m, const struct sl_state_tensor *t, size_t i)
 {
-    if (t->rank != 3)
+    if (t->rank != 3 || strcmp(sl_model_info(m)->arch, "rwkv7") != 0)
         return i;
     size_t n = t->shape[1], h = i / (n * n), v = i / n % n, k = i % n;
     return (h * n + k) * n + v;
@@ -186,7 +191,7 @@ static void compare_state(const struct sl_model *m, const char *folder, const ch
         for (size_t e = 0; e < n; e++)
             largest = fmax(largest, fabs((double)want[at + e]));
         for (size_t e = 0; e < n; e++) {
-            double d = fabs((double)got[our_index(t, e)] - (double)want[at + e]);
+            double d = fabs((double)got[our_index(m, t, e)] - (double)want[at + e]);
             if (!(d <= 1e-4 * largest))
                 fail_msg("%s, %s of %s, element %zu: off by %g of %g", folder, name, base, e, d,
                          largest);
@@ -201,14 +206,26 @@ static void compare_state(const struct sl_model *m, const char *folder, const ch
 /* --- tests --------------------------------------------------------------------------------------
  */
 
-static void check_set(struct runner *r, const char *folder, const json_t *set, size_t chunk)
+/* How tokens are cut into steps: sizes in turn, again and again. */
+static const size_t cuts[][4] = {{1, 1, 1, 1}, {256, 256, 256, 256}, {3, 1, 20, 2}};
+
+static void feed(struct runner *r, void *state, const uint32_t *tokens, size_t n, const size_t *cut,
+                 float *logits)
+{
+    for (size_t i = 0, piece = 0, size; i < n; i += size, piece++) {
+        size = n - i < cut[piece % 4] ? n - i : cut[piece % 4];
+        runner_feed(r, state, tokens + i, size, size, logits + i * r->stride);
+    }
+}
+
+static void check_set(struct runner *r, const char *folder, const json_t *set, const size_t *cut)
 {
     size_t n;
     const struct sl_model *m = r->model;
     uint32_t *tokens = read_tokens(folder, json_string_value(json_object_get(set, "tokens")), &n);
     float *logits = runner_logits(m, n);
     void *state = runner_state(m);
-    runner_feed(r, state, tokens, n, chunk ? chunk : n, logits);
+    feed(r, state, tokens, n, cut, logits);
     compare_logits(m, folder, set, logits, n);
     const json_t *base = json_object_get(set, "state");
     if (base)
@@ -259,12 +276,14 @@ static void test_source(void **prestate)
         assert_true(json_array_size(json_object_get(fixture, "sets")) > 0);
         json_array_foreach(json_object_get(fixture, "sets"), i, set)
         {
-            check_set(&r, s->folder, set, 1);
-            check_set(&r, s->folder, set, 0);
+            for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++)
+                check_set(&r, s->folder, set, cuts[c]);
         }
         check_greedy(&r, s->folder);
-        assert_int_equal(sl_model_info(m)->n_heads,
-                         json_integer_value(json_object_get(fixture, "n_head")));
+        const json_t *heads = json_object_get(fixture, "n_head");
+        if (heads) /* RWKV-4 has none */
+            assert_int_equal(sl_model_info(m)->n_heads, json_integer_value(heads));
+        assert_int_equal(sl_model_info(m)->n_unused == 0 || strcmp(s->folder, "v7-rand") == 0, 1);
         json_decref(fixture);
         runner_close(&r);
         sl_model_close(m);
@@ -312,30 +331,36 @@ static void test_fingerprint(void **unused)
 {
     (void)unused;
     need_reference();
-    struct sl_model *a = open_model(&sources[0], NULL), *b = open_model(&sources[1], NULL);
-    struct sl_model *c = open_model(&sources[2], NULL), *d = open_model(&sources[3], NULL);
-    assert_memory_equal(sl_model_info(a)->fingerprint, sl_model_info(b)->fingerprint, 16);
-    assert_memory_not_equal(sl_model_info(a)->fingerprint, sl_model_info(c)->fingerprint, 16);
-    /* v7-rand: BF16 and F32. */
-    assert_memory_not_equal(sl_model_info(c)->fingerprint, sl_model_info(d)->fingerprint, 16);
-    assert_int_equal(sl_model_info(c)->weights, SL_DTYPE_BF16);
-    assert_int_equal(sl_model_info(d)->weights, SL_DTYPE_F32);
+    for (size_t i = 0; i + 1 < N_SOURCES; i++) {
+        if (strcmp(sources[i].folder, sources[i + 1].folder) != 0)
+            continue;
+        struct sl_model *a = open_model(&sources[i], NULL), *b = open_model(&sources[i + 1], NULL);
+        const struct sl_model_info *x = sl_model_info(a), *y = sl_model_info(b);
+        assert_int_equal(memcmp(x->fingerprint, y->fingerprint, 16) == 0, x->weights == y->weights);
+        sl_model_close(a);
+        sl_model_close(b);
+    }
+    /* Two models. */
+    struct sl_model *a = open_model(&sources[0], NULL), *b = open_model(&sources[2], NULL);
+    assert_memory_not_equal(sl_model_info(a)->fingerprint, sl_model_info(b)->fingerprint, 16);
     sl_model_close(a);
     sl_model_close(b);
-    sl_model_close(c);
-    sl_model_close(d);
+    /* v7-rand: BF16 and F32. */
+    const struct source rand7 = {"v7-rand", "model.safetensors"};
+    a = open_model(&rand7, NULL);
+    assert_int_equal(sl_model_info(a)->weights, SL_DTYPE_F32);
+    sl_model_close(a);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        {"v7 pth", test_source, NULL, NULL, &sources[0]},
-        {"v7 safetensors", test_source, NULL, NULL, &sources[1]},
-        {"v7-rand pth", test_source, NULL, NULL, &sources[2]},
-        {"v7-rand safetensors", test_source, NULL, NULL, &sources[3]},
-        {"v7-reverse pth", test_source, NULL, NULL, &sources[4]},
-        cmocka_unit_test(test_reverse),
-        cmocka_unit_test(test_fingerprint),
-    };
+    static char names[N_SOURCES][64];
+    struct CMUnitTest tests[N_SOURCES + 2];
+    for (size_t i = 0; i < N_SOURCES; i++) {
+        (void)snprintf(names[i], sizeof names[i], "%s %s", sources[i].folder, sources[i].file);
+        tests[i] = (struct CMUnitTest){names[i], test_source, NULL, NULL, &sources[i]};
+    }
+    tests[N_SOURCES] = (struct CMUnitTest)cmocka_unit_test(test_reverse);
+    tests[N_SOURCES + 1] = (struct CMUnitTest)cmocka_unit_test(test_fingerprint);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
