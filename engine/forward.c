@@ -166,7 +166,7 @@ static void embed_part(void *arg, size_t part, size_t n_parts)
         float *x = p->x + r * p->ld;
         sl_widen(x, e->rows + f->tokens[r] * row_bytes, e->type, p->d_model);
         if (norm->w)
-            p->k->layer_norm(x, x, norm->w, norm->b, p->d_model, norm->eps);
+            sl_norm_row(p->k, norm, x, x, p->d_model);
     }
 }
 
@@ -179,8 +179,7 @@ static void gather_part(void *arg, size_t part, size_t n_parts)
     size_t begin, end;
     sl_work_range(f->n_asked, 1, part, n_parts, &begin, &end);
     for (size_t i = begin; i < end; i++)
-        p->k->layer_norm(p->xn + i * p->ld, p->x + f->asked_row[i] * p->ld, norm->w, norm->b,
-                         p->d_model, norm->eps);
+        sl_norm_row(p->k, norm, p->xn + i * p->ld, p->x + f->asked_row[i] * p->ld, p->d_model);
 }
 
 /* The head's panels in runs whose logits, of all asked rows, fit in the part's scratch; from there

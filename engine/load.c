@@ -38,19 +38,53 @@ static void shape_text(char ret[SHAPE_BYTES], const size_t *shape, size_t rank)
 /* --- looking up ---------------------------------------------------------------------------------
  */
 
-#define FORMAT_NAME(name, fmt)                                                                     \
-    do {                                                                                           \
-        va_list ap_;                                                                               \
-        va_start(ap_, fmt);                                                                        \
-        int n_ = vsnprintf((name), NAME_BYTES, (fmt), ap_);                                        \
-        va_end(ap_);                                                                               \
-        assert(n_ > 0 && n_ < NAME_BYTES);                                                         \
-    } while (0)
+/* The name that was asked for -> the file's, in place. Whether its axes are the other way round. */
+static bool rename_for(const struct sl_load *l, char name[NAME_BYTES])
+{
+    for (const struct sl_rename *r = l->names; r && r->asked; r++) {
+        const char *star = strchr(r->asked, '*'), *to = strchr(r->file, '*');
+        if (!star) {
+            if (strcmp(r->asked, name) != 0)
+                continue;
+            (void)snprintf(name, NAME_BYTES, "%s", r->file);
+            return r->transposed;
+        }
+        size_t head = (size_t)(star - r->asked), digits;
+        if (strncmp(r->asked, name, head) != 0)
+            continue;
+        digits = strspn(name + head, "0123456789");
+        if (digits == 0 || strcmp(star + 1, name + head + digits) != 0)
+            continue;
+        char number[NAME_BYTES];
+        (void)snprintf(number, sizeof number, "%.*s", (int)digits, name + head);
+        int n =
+            snprintf(name, NAME_BYTES, "%.*s%s%s", (int)(to - r->file), r->file, number, to + 1);
+        assert(n > 0 && n < NAME_BYTES);
+        return r->transposed;
+    }
+    return false;
+}
+
+/* Defines `turned`. */
+#define FORMAT_NAME(l, name, fmt)                                                                  \
+    va_list ap_;                                                                                   \
+    va_start(ap_, fmt);                                                                            \
+    int n_ = vsnprintf((name), NAME_BYTES, (fmt), ap_);                                            \
+    va_end(ap_);                                                                                   \
+    assert(n_ > 0 && n_ < NAME_BYTES);                                                             \
+    const bool turned = rename_for(l, name)
+
+static void mark(struct sl_load *l, const struct sl_tensor *t, unsigned char what)
+{
+    unsigned char *m = &l->marks[t - l->tensors->v];
+    *m = *m > what ? *m : what;
+}
 
 bool sl_load_has(const struct sl_load *l, const char *fmt, ...)
 {
     char name[NAME_BYTES];
-    FORMAT_NAME(name, fmt);
+    FORMAT_NAME(l, name, fmt);
+    (void)turned;
     return sl_tensors_find(l->tensors, name) != NULL;
 }
 
@@ -62,6 +96,26 @@ static const struct sl_tensor *need(struct sl_load *l, const char *name)
     if (!t)
         sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s is absent", name);
     return t;
+}
+
+void sl_load_ignore(struct sl_load *l, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    (void)turned;
+    const struct sl_tensor *t = sl_tensors_find(l->tensors, name);
+    if (t)
+        mark(l, t, SL_MARK_IGNORED);
+}
+
+void sl_load_refuse_rest(struct sl_load *l)
+{
+    for (size_t i = 0; sl_load_ok(l) && i < l->tensors->n; i++)
+        if (l->marks[i] == SL_MARK_NONE)
+            sl_load_fail(l, SL_E_MODEL_INVALID,
+                         "tensor %.160s is no part of the model that %s describes",
+                         l->tensors->v[i].name,
+                         l->tensors->settings ? l->tensors->settings->name : "the file");
 }
 
 /* A tensor of this shape and a type that can be used, or NULL. */
@@ -95,16 +149,19 @@ static const struct sl_tensor *need_shape(struct sl_load *l, const char *name, s
                      sl_dtype_name(t->dtype));
         return NULL;
     }
+    mark(l, t, SL_MARK_USED);
     return t;
 }
 
 size_t sl_load_axis(struct sl_load *l, size_t from_last, size_t max, const char *fmt, ...)
 {
     char name[NAME_BYTES];
-    FORMAT_NAME(name, fmt);
+    FORMAT_NAME(l, name, fmt);
     const struct sl_tensor *t = need(l, name);
     if (!t)
         return 1;
+    if (turned && t->rank == 2)
+        from_last = 1 - from_last;
     if (from_last >= t->rank) {
         sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s has %u axes; the model needs %zu", name,
                      t->rank, from_last + 1);
@@ -216,7 +273,8 @@ static void add_values(struct sl_load *l, const float **ret, const struct sl_ten
 void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *fmt, ...)
 {
     char name[NAME_BYTES];
-    FORMAT_NAME(name, fmt);
+    FORMAT_NAME(l, name, fmt);
+    (void)turned;
     const struct sl_tensor *t = need_shape(l, name, 1, &n);
     if (t)
         add_values(l, ret, t);
@@ -226,7 +284,8 @@ void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols
                   ...)
 {
     char name[NAME_BYTES];
-    FORMAT_NAME(name, fmt);
+    FORMAT_NAME(l, name, fmt);
+    assert(!turned);
     const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){rows, cols});
     if (t)
         add_values(l, ret, t);
@@ -246,14 +305,63 @@ void sl_map_one_minus(float *v, size_t n)
         v[i] = 1 - v[i];
 }
 
-void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
-                    enum sl_layout layout, const char *fmt, ...)
+void sl_load_columns(struct sl_load *l, const float **ret, size_t rows, size_t cols,
+                     const char *fmt, ...)
 {
     char name[NAME_BYTES];
-    FORMAT_NAME(name, fmt);
-    size_t shape[2] = {layout == SL_OUT_IN ? n_out : n_in, layout == SL_OUT_IN ? n_in : n_out};
-    const struct sl_tensor *t = need_shape(l, name, 2, shape);
-    /* Sizes are there also after an error, for sums of them. */
+    FORMAT_NAME(l, name, fmt);
+    assert(!turned);
+    const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){rows, cols});
+    if (!t)
+        return;
+    const struct sl_load_job job = {.t = t,
+                                    .kind = SL_JOB_COLUMNS,
+                                    .type = SL_DTYPE_F32,
+                                    .n_out = rows,
+                                    .n_in = cols,
+                                    .copied = true,
+                                    .at = (const void **)(void *)ret};
+    add_job(l, &job, sl_row_floats(t->n_elements) * sizeof(float));
+}
+
+/* Rows [first, first + n) of a grid, as a tensor; NULL after an error. */
+static const struct sl_tensor *part_of(struct sl_load *l, const struct sl_tensor *t, size_t first,
+                                       size_t n, size_t rows)
+{
+    unsigned axis = 0; /* axes of size 1 do not count */
+    while (axis + 1 < t->rank && t->shape[axis] != rows)
+        axis++;
+    assert(t->rank > 0 && t->shape[axis] == rows && first + n <= rows);
+    struct sl_load_view *v = sl_calloc(1, sizeof *v);
+    if (!v) {
+        sl_load_fail(l, SL_E_NO_MEMORY, "no memory for its list of tensors");
+        return NULL;
+    }
+    v->t = *t;
+    v->t.shape[axis] = n;
+    v->t.n_elements = t->n_elements / rows * n;
+    v->t.data += (ptrdiff_t)first * t->stride[axis] * (ptrdiff_t)sl_dtype_size(t->dtype);
+    v->next = l->views;
+    l->views = v;
+    return &v->t;
+}
+
+void sl_load_row(struct sl_load *l, const float **ret, size_t row, size_t rows, size_t cols,
+                 const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    assert(!turned);
+    const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){rows, cols});
+    t = t ? part_of(l, t, row, 1, rows) : NULL;
+    if (t)
+        add_values(l, ret, t);
+}
+
+/* Of a tensor that was found good; NULL: of none. Sizes are there also then, for sums of them. */
+static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
+                       enum sl_layout layout, const struct sl_tensor *t)
+{
     *ret = (struct sl_matrix){.n_out = n_out, .n_in = n_in};
     if (!t)
         return;
@@ -269,11 +377,34 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
     add_job(l, &job, sl_pack_bytes(ret->type, n_out, n_in));
 }
 
+void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
+                    enum sl_layout layout, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    if (turned)
+        layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
+    size_t shape[2] = {layout == SL_OUT_IN ? n_out : n_in, layout == SL_OUT_IN ? n_in : n_out};
+    add_matrix(l, ret, n_out, n_in, layout, need_shape(l, name, 2, shape));
+}
+
+void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
+                     size_t n_stacked, size_t n_in, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    assert(!turned);
+    const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){n_stacked, n_in});
+    t = t ? part_of(l, t, first, n_out, n_stacked) : NULL;
+    add_matrix(l, ret, n_out, n_in, SL_OUT_IN, t);
+}
+
 void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,
                        size_t d_model, const char *fmt, ...)
 {
     char name[NAME_BYTES];
-    FORMAT_NAME(name, fmt);
+    FORMAT_NAME(l, name, fmt);
+    (void)turned;
     const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){vocab_size, d_model});
     if (!t)
         return;
@@ -326,7 +457,16 @@ void sl_load_carry(struct sl_load *l, size_t row_floats)
 
 void sl_load_done(struct sl_load *l)
 {
+    while (l->views) {
+        struct sl_load_view *next = l->views->next;
+        sl_free(l->views);
+        l->views = next;
+    }
+    sl_free(l->said);
+    sl_free(l->marks);
     sl_free(l->jobs);
+    l->said = NULL;
+    l->marks = NULL;
     l->jobs = NULL;
     l->n_jobs = l->max_jobs = 0;
 }

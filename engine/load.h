@@ -25,12 +25,22 @@ enum {
     SL_HEADS_MAX = 65536,
     SL_HEAD_SIZE_MAX = 4096,
     SL_RANK_MAX = 65536, /* of a low-rank pair */
+    SL_TAPS_MAX = 64,    /* of a short convolution */
     SL_VOCAB_MAX = 1 << 24
 };
 
-/* The sizes of a model. */
+/* What mixer, block and ends must agree on. */
 struct sl_config {
     size_t n_layers, d_model, n_heads, head_size, d_ffn, vocab_size;
+    float norm_eps; /* of the block's norms, where the file says it */
+    bool tied;      /* the head is the embedding */
+};
+
+/* A name that a loader asks for, and the one that a family of files has instead. One '*' stands for
+ * the layer's number, in both or in neither. */
+struct sl_rename {
+    const char *asked, *file;
+    bool transposed; /* a matrix: its axes are the other way round */
 };
 
 /* Rows of the embedding, in the file's own type and memory. */
@@ -40,10 +50,12 @@ struct sl_embedding {
 };
 
 struct sl_load_job;
+struct sl_load_view;
 
 struct sl_load {
     const struct sl_tensors *tensors;
-    const char *name; /* of the file, for messages */
+    const char *name;              /* of the file, for messages */
+    const struct sl_rename *names; /* ends with a zeroed one; NULL: names are the file's own */
     enum sl_dtype weights;
     struct sl_error *err;
     enum sl_code code; /* the first error */
@@ -56,6 +68,10 @@ struct sl_load {
     size_t n_state, max_state;
     size_t state_bytes;
     size_t scratch_floats, carry_floats, part_floats; /* per row, per row, per part */
+    unsigned char *marks;                             /* of each tensor: what is done with it */
+    struct sl_load_view *views;                       /* parts of tensors that stand for tensors */
+    char *said; /* the settings that were asked for, for the fingerprint */
+    size_t n_said, max_said;
 };
 
 enum sl_layout {
@@ -86,11 +102,20 @@ size_t sl_load_axis(struct sl_load *l, size_t from_last, size_t max, const char 
  * between is missing, or there is none. */
 size_t sl_load_count_layers(struct sl_load *l, const char *prefix);
 
+/* A tensor that files may have and that changes nothing: no error that it is not used. */
+void sl_load_ignore(struct sl_load *l, const char *fmt, ...) SL_PRINTF(2, 3);
+
 /* F32 values: a vector of n, or a grid of rows × cols, row-major. */
 void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *fmt, ...)
     SL_PRINTF(4, 5);
 void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols, const char *fmt,
                   ...) SL_PRINTF(5, 6);
+/* The same grid, kept as cols × rows. */
+void sl_load_columns(struct sl_load *l, const float **ret, size_t rows, size_t cols,
+                     const char *fmt, ...) SL_PRINTF(5, 6);
+/* One row of a grid, as a vector of cols. */
+void sl_load_row(struct sl_load *l, const float **ret, size_t row, size_t rows, size_t cols,
+                 const char *fmt, ...) SL_PRINTF(6, 7);
 
 /* f turns the n values of the vector or grid that was declared last into what the model computes
  * with, in place, once they are F32. What comes out must be finite too. Pure: any thread. */
@@ -100,6 +125,9 @@ void sl_map_one_minus(float *v, size_t n); /* 1 - v */
 /* A packed matrix, in the type that was asked for or the tensor's own. */
 void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                     enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);
+/* n_out of the n_stacked outputs of a tensor [n_stacked, n_in], from `first` on. */
+void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
+                     size_t n_stacked, size_t n_in, const char *fmt, ...) SL_PRINTF(7, 8);
 
 void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,
                        size_t d_model, const char *fmt, ...) SL_PRINTF(5, 6);
@@ -107,6 +135,37 @@ void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab
 /* Declares a tensor of the state and returns its offset. In order of the layers. */
 size_t sl_load_state(struct sl_load *l, enum sl_dtype dtype, unsigned rank, const size_t *shape,
                      const char *fmt, ...) SL_PRINTF(5, 6);
+
+/* --- settings: what a config.json says ---
+ *
+ * Each call names a key, what it means when it is absent (the default of the class that wrote the
+ * file), and what it may be. What was asked for, and what it came to, enters the fingerprint. A
+ * file without settings is an error that says so. */
+
+/* Whether the key is there and not null. */
+bool sl_load_set(const struct sl_load *l, const char *key);
+
+/* A whole number, 1 … max. `absent` 0: absent and null are good and give 0. */
+size_t sl_load_size(struct sl_load *l, const char *key, size_t absent, size_t max);
+
+/* A number, lo … hi. `absent` NaN: absent and null are good and give NaN. */
+double sl_load_number(struct sl_load *l, const char *key, double absent, double lo, double hi);
+
+bool sl_load_flag(struct sl_load *l, const char *key, bool absent);
+
+/* The index of a word in `words`, which ends with NULL. absent SIZE_MAX: absent and null are good
+ * and give SIZE_MAX. Another word is MODEL_UNSUPPORTED. */
+size_t sl_load_choice(struct sl_load *l, const char *key, size_t absent, const char *const *words);
+
+/* A feature that is not served here: an error when the key is there and neither null nor false. */
+void sl_load_refuse(struct sl_load *l, const char *key, const char *what);
+
+/* The first error, when there is none yet: "retnet/config.json: " and then the text. */
+void sl_load_fail_setting(struct sl_load *l, enum sl_code code, const char *fmt, ...)
+    SL_PRINTF(3, 4);
+
+/* An error when the file has a tensor that was neither declared nor ignored. */
+void sl_load_refuse_rest(struct sl_load *l);
 
 /* What a sublayer's forward will want: floats per row of scratch and per part. The largest wish of
  * all sublayers is kept. */
@@ -120,6 +179,7 @@ struct sl_loaded {
     size_t arena_bytes;
     uint64_t n_params;
     enum sl_dtype weights; /* the type that most elements of matrices have */
+    size_t n_unused;       /* tensors of the file */
     unsigned char fingerprint[16];
 };
 

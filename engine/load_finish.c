@@ -7,8 +7,9 @@
  * order.
  *
  * Fingerprint: XXH3-128 over the architecture's name, then per tensor that the model uses, sorted
- * by name: name, element type, shape, XXH3-128 of the elements (row-major, as the file has them).
- * The container and the type that weights are kept in do not enter. */
+ * by name: name, element type, shape, XXH3-128 of the elements (row-major, as the file has them);
+ * then the settings that it asked for, with their values. The container and the type that weights
+ * are kept in do not enter. */
 #include <assert.h>
 #include <math.h>
 #include <sched.h>
@@ -73,6 +74,12 @@ static void write_copy(const struct sl_load_job *j, unsigned char *dst, const un
         size_t in = j->layout == SL_OUT_IN ? 1 : j->n_out;
         sl_pack_matrix(dst, j->type, src, t->dtype, j->n_out, j->n_in, out, in, 0,
                        sl_panels(j->n_out));
+    } else if (j->kind == SL_JOB_COLUMNS) {
+        float *y = (float *)(void *)dst;
+        size_t size = sl_dtype_size(t->dtype);
+        for (size_t i = 0; i < n; i++)
+            sl_widen(y + i % j->n_in * j->n_out + i / j->n_in, src + i * size, t->dtype, 1);
+        memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
     } else if (j->kind == SL_JOB_F32) {
         float *y = (float *)(void *)dst;
         sl_widen(y, src, t->dtype, n);
@@ -123,10 +130,12 @@ static void crew_part(void *arg, size_t part, size_t n_parts)
         do_job(c, &c->l->jobs[i]);
 }
 
+/* By name; parts of one tensor in the order of the tensor. */
 static int by_name(const void *a, const void *b)
 {
     const struct sl_load_job *x = a, *y = b;
-    return strcmp(x->t->name, y->t->name);
+    int c = strcmp(x->t->name, y->t->name);
+    return c ? c : (x->t->data > y->t->data) - (x->t->data < y->t->data);
 }
 
 static enum sl_code run_jobs(struct sl_load *l, unsigned char *arena)
@@ -197,6 +206,8 @@ static void fingerprint(const struct sl_load *l, const char *arch, unsigned char
             update_u64(&x, t->shape[a]);
         XXH3_128bits_update(&x, l->jobs[i].digest, sizeof l->jobs[i].digest);
     }
+    if (l->n_said > 0)
+        XXH3_128bits_update(&x, l->said, l->n_said);
     XXH128_canonical_t c;
     XXH128_canonicalFromHash(&c, XXH3_128bits_digest(&x));
     memcpy(ret, c.digest, sizeof c.digest);
@@ -206,9 +217,13 @@ static void summarise(const struct sl_load *l, struct sl_loaded *ret)
 {
     uint64_t n_of[SL_DTYPE_COUNT] = {0};
     for (size_t i = 0; i < l->n_jobs; i++) {
-        ret->n_params += l->jobs[i].t->n_elements;
         if (l->jobs[i].kind == SL_JOB_MATRIX)
             n_of[l->jobs[i].type] += l->jobs[i].t->n_elements;
+    }
+    for (size_t i = 0; i < l->tensors->n; i++) {
+        bool used = l->marks[i] == SL_MARK_USED;
+        ret->n_params += used ? l->tensors->v[i].n_elements : 0;
+        ret->n_unused += !used;
     }
     for (int t = 0; t < SL_DTYPE_COUNT; t++)
         if (n_of[t] > n_of[ret->weights])

@@ -7,9 +7,9 @@
 /* One tensor that a model uses. */
 struct sl_load_job {
     const struct sl_tensor *t;
-    enum { SL_JOB_F32, SL_JOB_MATRIX, SL_JOB_ROWS } kind;
+    enum { SL_JOB_F32, SL_JOB_COLUMNS, SL_JOB_MATRIX, SL_JOB_ROWS } kind;
     enum sl_dtype type; /* of the copy */
-    size_t n_out, n_in; /* of a matrix */
+    size_t n_out, n_in; /* of a matrix; rows and columns of SL_JOB_COLUMNS */
     enum sl_layout layout;
     void (*map)(float *v, size_t n); /* of values; NULL: none */
     bool copied;                     /* SL_JOB_ROWS may stay in the file */
@@ -20,6 +20,14 @@ struct sl_load_job {
     enum sl_code code;
     size_t bad;               /* index of the first value that cannot be used */
     unsigned char digest[16]; /* XXH3-128 of the elements */
+};
+
+/* What is done with a tensor of the file. */
+enum { SL_MARK_NONE, SL_MARK_IGNORED, SL_MARK_USED };
+
+struct sl_load_view {
+    struct sl_tensor t; /* its name is the whole tensor's */
+    struct sl_load_view *next;
 };
 
 #endif

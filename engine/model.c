@@ -18,17 +18,21 @@ static char *short_name(const char *file)
     for (size_t i = 0; dot && dot > file && i < sizeof extensions / sizeof *extensions; i++)
         if (strcmp(dot, extensions[i]) == 0)
             return sl_strndup(file, (size_t)(dot - file));
-    return sl_strdup(file);
+    return sl_strndup(file, strcspn(file, "/"));
 }
 
 static enum sl_code find_mixer(struct sl_model *m, const char *file, struct sl_error *err)
 {
     const char *arch = NULL;
     const char *what = sl_tensors_describe(m->tensors, &arch);
-    m->mixer = sl_mixer_find(arch);
+    const struct sl_settings *settings = m->tensors->settings;
+    const struct sl_setting *type = settings ? sl_settings_find(settings, "model_type") : NULL;
+    m->mixer = sl_mixer_find_type(type ? type->text : NULL);
+    if (!m->mixer)
+        m->mixer = sl_mixer_find(arch);
     if (m->mixer)
         return SL_OK;
-    char known[128] = "";
+    char known[256] = "";
     size_t len = 0;
     for (size_t i = 0; sl_mixers[i] && len < sizeof known; i++)
         len += (size_t)snprintf(known + len, sizeof known - len, i ? ", %s" : "%s",
@@ -42,6 +46,11 @@ static enum sl_code load_layers(struct sl_model *m, struct sl_load *l)
     const struct sl_mixer *mixer = m->mixer;
     const struct sl_block *block = mixer->block;
     l->state_bytes = sizeof(struct sl_state_header);
+    l->names = mixer->names;
+    l->marks = sl_calloc(l->tensors->n + 1, 1);
+    if (!l->marks)
+        return sl_fail(l->err, SL_E_NO_MEMORY, "%.160s: no memory for its list of tensors",
+                       l->name);
     mixer->config(l);
     if (!sl_load_ok(l))
         return l->code;
@@ -55,6 +64,9 @@ static enum sl_code load_layers(struct sl_model *m, struct sl_load *l)
         mixer->load(l, i, sl_model_mixer_layer(m, i));
         block->load(l, i, sl_model_block_layer(m, i));
     }
+    /* Where the settings say what a model is made of, more than that is a contradiction. */
+    if (l->tensors->settings)
+        sl_load_refuse_rest(l);
     return l->code;
 }
 
@@ -73,7 +85,7 @@ static void describe(struct sl_model *m, const struct sl_load *l, const struct s
         .vocab_size = c->vocab_size,
         .weights = got->weights,
         .n_params = got->n_params,
-        .n_unused = m->tensors->n - l->n_jobs,
+        .n_unused = got->n_unused,
         .state_bytes = l->state_bytes,
         .weight_bytes = got->arena_bytes,
     };
@@ -83,7 +95,8 @@ static void describe(struct sl_model *m, const struct sl_load *l, const struct s
 static enum sl_code load(struct sl_model *m, const char *file, enum sl_dtype weights,
                          struct sl_error *err)
 {
-    struct sl_load l = {.tensors = m->tensors, .name = file, .weights = weights, .err = err};
+    const char *name = m->tensors->name ? m->tensors->name : file;
+    struct sl_load l = {.tensors = m->tensors, .name = name, .weights = weights, .err = err};
     struct sl_loaded got;
     enum sl_code rc = load_layers(m, &l);
     if (rc != SL_OK)
@@ -165,6 +178,16 @@ enum sl_code sl_model_open_memory(struct sl_model **ret, const void *data, size_
     return rc == SL_OK ? sl_model_open_tensors(ret, t, name, opt, err) : rc;
 }
 
+/* "models/retnet/" -> "retnet/" */
+static const char *last_part(const char *path)
+{
+    const char *part = path;
+    for (const char *s = path; *s; s++)
+        if (*s == '/' && s[1] != '/' && s[1] != '\0')
+            part = s + 1;
+    return part;
+}
+
 enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options *opt,
                            struct sl_error *err)
 {
@@ -177,8 +200,7 @@ enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options 
     enum sl_code rc = sl_tensors_open(&t, opt->path, err);
     if (rc != SL_OK)
         return rc;
-    const char *slash = strrchr(opt->path, '/');
-    return sl_model_open_tensors(ret, t, slash ? slash + 1 : opt->path, opt, err);
+    return sl_model_open_tensors(ret, t, last_part(opt->path), opt, err);
 }
 
 void sl_model_close(struct sl_model *m)

@@ -22,6 +22,27 @@ float *sl_pass_take(const struct sl_pass *p, size_t *used, size_t row_floats)
     return v;
 }
 
+struct norm_job {
+    const struct sl_pass *p;
+    const struct sl_norm *norm;
+};
+
+static void norm_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct norm_job *j = arg;
+    const struct sl_pass *p = j->p;
+    size_t begin, end;
+    sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
+    for (size_t r = begin; r < end; r++)
+        sl_norm_row(p->k, j->norm, p->xn + r * p->ld, p->x + r * p->ld, p->d_model);
+}
+
+void sl_pass_norm(const struct sl_pass *p, const struct sl_norm *norm)
+{
+    struct norm_job j = {p, norm};
+    sl_workers_run(p->workers, norm_part, &j);
+}
+
 const float *sl_pass_norm_row(const struct sl_pass *p, const struct sl_norm *norm, size_t r,
                               bool first, size_t shift, float *tmp)
 {
@@ -30,10 +51,10 @@ const float *sl_pass_norm_row(const struct sl_pass *p, const struct sl_norm *nor
     if (r == span->row)
         prev = (const float *)(const void *)(span->state + shift);
     else if (first)
-        p->k->layer_norm(tmp, p->x + (r - 1) * p->ld, norm->w, norm->b, p->d_model, norm->eps);
+        sl_norm_row(p->k, norm, tmp, p->x + (r - 1) * p->ld, p->d_model);
     else
         prev = p->xn + (r - 1) * p->ld;
-    p->k->layer_norm(p->xn + r * p->ld, p->x + r * p->ld, norm->w, norm->b, p->d_model, norm->eps);
+    sl_norm_row(p->k, norm, p->xn + r * p->ld, p->x + r * p->ld, p->d_model);
     return prev;
 }
 

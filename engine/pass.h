@@ -21,11 +21,21 @@ struct sl_matrix {
     size_t n_out, n_in;
 };
 
-/* A LayerNorm's parameters. */
+/* A LayerNorm's parameters, or an RMSNorm's (b is NULL then). */
 struct sl_norm {
     const float *w, *b;
     float eps;
+    bool rms;
 };
+
+static inline void sl_norm_row(const struct sl_kernels *k, const struct sl_norm *norm, float *y,
+                               const float *x, size_t n)
+{
+    if (norm->rms)
+        k->rms_norm(y, x, norm->w, n, norm->eps);
+    else
+        k->layer_norm(y, x, norm->w, norm->b, n, norm->eps);
+}
 
 struct sl_span {
     unsigned char *state; /* the slot's start: offsets of state tensors count from here */
@@ -65,6 +75,9 @@ static inline float *sl_pass_part(const struct sl_pass *p, size_t part)
 {
     return p->parts + part * p->part_floats;
 }
+
+/* xn = norm(x), all rows: one whole stage. */
+void sl_pass_norm(const struct sl_pass *p, const struct sl_norm *norm);
 
 /* xn[r] = norm(x[r]), and returns the normalised row before it: xn[r-1] within a span, else what
  * the span's state keeps at byte `shift` (of the last step; sl_pass_keep_shift() writes it). `tmp`

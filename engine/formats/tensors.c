@@ -26,6 +26,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/formats/arena.h"
+#include "engine/formats/hf_dir.h"
 #include "engine/formats/magic.h"
 #include "engine/formats/reader.h"
 
@@ -36,6 +37,8 @@ struct opened { /* what sl_tensors.priv points to; it contains the sl_tensors it
     void *map; /* NULL when the bytes are the caller's */
     size_t map_n;
     struct sl_arena strings;
+    struct sl_settings *settings;
+    char name[SL_HF_NAME_BYTES];
     size_t cap, meta_cap;
     size_t dense_bytes; /* of all tensors together */
 };
@@ -298,11 +301,37 @@ static enum sl_code map_file(struct opened *o, int fd, const char *path, struct 
     return SL_OK;
 }
 
+void sl_tensors_settle(struct sl_tensors *t, struct sl_settings *settings, const char *name)
+{
+    struct opened *o = opened_of(t);
+    assert(!o->settings);
+    o->settings = settings;
+    (void)snprintf(o->name, sizeof o->name, "%s", name);
+    t->settings = settings;
+    t->name = o->name;
+}
+
+static enum sl_code open_folder(struct sl_tensors **ret, const char *path, struct sl_error *err)
+{
+    struct sl_tensors *t = NULL;
+    struct sl_settings *settings = NULL;
+    char name[SL_HF_NAME_BYTES];
+    enum sl_code c = sl_hf_dir_open(&t, &settings, name, path, err);
+    if (c)
+        return c;
+    sl_tensors_settle(t, settings, name);
+    *ret = t;
+    return SL_OK;
+}
+
 enum sl_code sl_tensors_open(struct sl_tensors **ret, const char *path, struct sl_error *err)
 {
     assert(ret && path);
     enum sl_code c = SL_OK;
     struct opened *o = NULL;
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return open_folder(ret, path, err);
     /* O_NONBLOCK: opening a FIFO must not wait for a writer. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
@@ -330,6 +359,7 @@ void sl_tensors_close(struct sl_tensors *t)
     if (!t)
         return;
     struct opened *o = opened_of(t);
+    sl_settings_close(o->settings);
     sl_arena_done(&o->strings);
     sl_free(t->v);
     sl_free(t->meta);

@@ -6,7 +6,7 @@
 #ifndef SLATE_FORMATS_TENSORS_H
 #define SLATE_FORMATS_TENSORS_H
 
-#include "slate/err.h"
+#include "engine/formats/settings.h"
 
 enum { SL_TENSOR_RANK_MAX = 8 };
 
@@ -34,12 +34,16 @@ struct sl_tensors {
     struct sl_tensor_meta *meta;
     size_t n_meta;
     size_t file_bytes;
+    const char *name;                   /* of the file, where it lies in a directory that was
+                                           opened: "retnet/model.safetensors"; else NULL */
+    const struct sl_settings *settings; /* what else the directory says of the model, or NULL */
     void *priv;
 };
 
-/* Opens a file and says what it holds; the container is told by its first bytes. The caller closes
- * *ret. Errors: FILE_NOT_FOUND, IO, FILE_TRUNCATED, FILE_CORRUPT, FILE_UNSUPPORTED, TOO_LARGE,
- * NO_MEMORY; the message names the file, the place, what was found and what is allowed. */
+/* Opens a file and says what it holds; the container is told by its first bytes. A directory in
+ * Hugging Face's layout is opened as its weights with its settings. The caller closes *ret. Errors:
+ * FILE_NOT_FOUND, IO, FILE_TRUNCATED, FILE_CORRUPT, FILE_UNSUPPORTED, TOO_LARGE, NO_MEMORY; the
+ * message names the file, the place, what was found and what is allowed. */
 SL_NODISCARD enum sl_code sl_tensors_open(struct sl_tensors **ret, const char *path,
                                           struct sl_error *err);
 
@@ -49,6 +53,10 @@ SL_NODISCARD enum sl_code sl_tensors_open_memory(struct sl_tensors **ret, const 
                                                  struct sl_error *err);
 
 void sl_tensors_close(struct sl_tensors *t); /* NULL is fine */
+
+/* Settings for tensors that have none yet, as if they lay in one directory; t owns them then.
+ * `name` is of the weights' file, cut where it is long. */
+void sl_tensors_settle(struct sl_tensors *t, struct sl_settings *settings, const char *name);
 
 const struct sl_tensor *sl_tensors_find(const struct sl_tensors *t, const char *name);
 

@@ -18,10 +18,12 @@
 struct sl_block;
 
 struct sl_mixer {
-    const char *arch;  /* what sl_tensors_describe() calls it: "rwkv7" */
-    const char *title; /* for people: "RWKV-7" */
+    const char *arch;       /* what sl_tensors_describe() calls it: "rwkv7" */
+    const char *title;      /* for people: "RWKV-7" */
+    const char *model_type; /* what a config.json calls it; NULL: nothing does */
     const struct sl_block *block;
-    size_t layer_bytes; /* of the mixer's own struct, one per layer */
+    size_t layer_bytes;            /* of the mixer's own struct, one per layer */
+    const struct sl_rename *names; /* see load.h; NULL: files have the names that are asked for */
 
     /* Fills l->config in; an error where it is beyond load.h's limits or contradicts itself. */
     void (*config)(struct sl_load *l);
@@ -35,6 +37,7 @@ struct sl_mixer {
 
 /* NULL when there is none. */
 const struct sl_mixer *sl_mixer_find(const char *arch);
+const struct sl_mixer *sl_mixer_find_type(const char *model_type);
 
 /* All of them; ends with NULL. */
 extern const struct sl_mixer *const sl_mixers[];

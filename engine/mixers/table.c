@@ -16,3 +16,11 @@ const struct sl_mixer *sl_mixer_find(const char *arch)
             return sl_mixers[i];
     return NULL;
 }
+
+const struct sl_mixer *sl_mixer_find_type(const char *model_type)
+{
+    for (size_t i = 0; model_type && sl_mixers[i]; i++)
+        if (sl_mixers[i]->model_type && strcmp(sl_mixers[i]->model_type, model_type) == 0)
+            return sl_mixers[i];
+    return NULL;
+}

@@ -1,0 +1,163 @@
+/* hf_dir.c: see hf_dir.h.
+ *
+ * Weights are looked for by the names that the library writes, a row each; what is known and not
+ * read yet is named in the message rather than called absent. */
+#include "engine/formats/hf_dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+
+enum { PATH_BYTES = 4096 };
+
+static const struct {
+    const char *file;
+    const char *instead; /* NULL: it is read */
+} weights[] = {
+    {"model.safetensors", NULL},
+    {"model.safetensors.index.json", "a model in several files"},
+    {"pytorch_model.bin", "PyTorch weights"},
+    {"pytorch_model.bin.index.json", "PyTorch weights in several files"},
+};
+
+static enum sl_code join(char ret[PATH_BYTES], const char *folder, const char *file,
+                         struct sl_error *err)
+{
+    int n = snprintf(ret, PATH_BYTES, "%s/%s", folder, file);
+    if (n < 0 || n >= PATH_BYTES)
+        return sl_fail(err, SL_E_TOO_LARGE, "%.160s…: a path of at most %d bytes is possible",
+                       folder, PATH_BYTES - 1);
+    return SL_OK;
+}
+
+/* The path of the weights that are there, and the file's own name. */
+static enum sl_code find_weights(char ret[PATH_BYTES], const char **ret_file, const char *folder,
+                                 struct sl_error *err)
+{
+    const char *other = NULL, *instead = NULL;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+        enum sl_code c = join(ret, folder, weights[i].file, err);
+        if (c)
+            return c;
+        struct stat st;
+        if (stat(ret, &st) != 0 || !S_ISREG(st.st_mode))
+            continue;
+        *ret_file = weights[i].file;
+        if (!weights[i].instead)
+            return SL_OK;
+        other = other ? other : weights[i].file;
+        instead = instead ? instead : weights[i].instead;
+    }
+    if (other)
+        return sl_fail(err, SL_E_FILE_UNSUPPORTED,
+                       "%.200s: holds %s (%s); a directory with config.json and model.safetensors "
+                       "is needed",
+                       folder, other, instead);
+    return sl_fail(
+        err, SL_E_FILE_UNSUPPORTED,
+        "%.200s: is a directory without model.safetensors; a .safetensors or .pth file is "
+        "needed, or a directory with config.json and model.safetensors",
+        folder);
+}
+
+static enum sl_code read_error(const char *path, struct sl_error *err)
+{
+    int e = errno;
+    char text[128];
+    return sl_fail(err, e == ENOENT ? SL_E_FILE_NOT_FOUND : SL_E_IO, "%.300s: cannot be read: %s",
+                   path, strerror_r(e, text, sizeof text));
+}
+
+/* All of a file of at most SL_SETTINGS_BYTES_MAX bytes; one more shows that it is longer. */
+static enum sl_code read_text(const char *path, char **ret, size_t *ret_n, struct sl_error *err)
+{
+    enum sl_code c = SL_OK;
+    char *text = NULL;
+    size_t n = 0;
+    ssize_t got = 1;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return read_error(path, err);
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+        c = sl_fail(err, SL_E_FILE_UNSUPPORTED, "%.300s: is not a regular file", path);
+        goto out;
+    }
+    text = sl_malloc(SL_SETTINGS_BYTES_MAX + 1);
+    if (!text) {
+        c = sl_fail(err, SL_E_NO_MEMORY, "%.300s: not enough memory to read it", path);
+        goto out;
+    }
+    while (n < SL_SETTINGS_BYTES_MAX + 1 && got > 0) {
+        got = read(fd, text + n, SL_SETTINGS_BYTES_MAX + 1 - n);
+        n += got > 0 ? (size_t)got : 0;
+    }
+    if (got < 0)
+        c = read_error(path, err);
+out:
+    close(fd);
+    if (c) {
+        sl_free(text);
+        return c;
+    }
+    *ret = text;
+    *ret_n = n;
+    return SL_OK;
+}
+
+/* "models/retnet/" and "config.json" -> "retnet/config.json" */
+static void short_path(char dst[SL_HF_NAME_BYTES], const char *folder, const char *file)
+{
+    size_t end = strlen(folder);
+    while (end > 1 && folder[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && folder[begin - 1] != '/')
+        begin--;
+    if (end - begin > SL_HF_NAME_BYTES / 2) /* of a long name its beginning */
+        end = begin + SL_HF_NAME_BYTES / 2;
+    (void)snprintf(dst, SL_HF_NAME_BYTES, "%.*s/%s", (int)(end - begin), folder + begin, file);
+}
+
+static enum sl_code read_settings(struct sl_settings **ret, const char *folder,
+                                  struct sl_error *err)
+{
+    char path[PATH_BYTES], name[SL_HF_NAME_BYTES];
+    char *text = NULL;
+    size_t n = 0;
+    enum sl_code c = join(path, folder, "config.json", err);
+    if (!c)
+        c = read_text(path, &text, &n, err);
+    if (c)
+        return c;
+    short_path(name, folder, "config.json");
+    c = sl_settings_read(ret, text, n, name, err);
+    sl_free(text);
+    return c;
+}
+
+enum sl_code sl_hf_dir_open(struct sl_tensors **ret, struct sl_settings **ret_settings,
+                            char ret_name[SL_HF_NAME_BYTES], const char *path, struct sl_error *err)
+{
+    char full[PATH_BYTES];
+    const char *file = NULL;
+    struct sl_settings *settings = NULL;
+    enum sl_code c = find_weights(full, &file, path, err);
+    if (!c)
+        c = read_settings(&settings, path, err);
+    if (c)
+        return c;
+    c = sl_tensors_open(ret, full, err);
+    if (c) {
+        sl_settings_close(settings);
+        return c;
+    }
+    short_path(ret_name, path, file);
+    *ret_settings = settings;
+    return SL_OK;
+}

@@ -1,0 +1,18 @@
+/* hf_dir.h: a folder in Hugging Face's layout: config.json beside model.safetensors. Private to
+ * engine/formats/. */
+#ifndef SLATE_FORMATS_HF_DIR_H
+#define SLATE_FORMATS_HF_DIR_H
+
+#include "engine/formats/settings.h"
+#include "engine/formats/tensors.h"
+
+enum { SL_HF_NAME_BYTES = 128 };
+
+/* Opens the tensors of the folder and reads its settings; the caller closes both. ret_name is the
+ * weights' file for messages: "retnet/model.safetensors". Errors are those of sl_tensors_open(); a
+ * folder that holds something else is FILE_UNSUPPORTED, and the message says what it holds. */
+SL_NODISCARD enum sl_code sl_hf_dir_open(struct sl_tensors **ret, struct sl_settings **ret_settings,
+                                         char ret_name[SL_HF_NAME_BYTES], const char *path,
+                                         struct sl_error *err);
+
+#endif
