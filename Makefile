@@ -169,7 +169,10 @@ endif
 $(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
-$(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o: CFLAGS += -O3
+$(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3
+ifeq ($(ARCH),x86_64)
+$(B)/engine/base/hash_avx2.o $(B)/engine/snapshot_values_avx2.o: CFLAGS += -mavx2 -O3
+endif
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)

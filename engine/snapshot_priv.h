@@ -105,4 +105,16 @@ void sl_snapshot_unpack_i8(float *dst, const unsigned char *src, float scale, si
  * Scales: finite also after a multiplication. */
 bool sl_snapshot_values_good(const unsigned char *src, enum sl_dtype dtype, bool scales, size_t n);
 
+/* The same as a table, one for each instruction set that they are compiled for. */
+struct sl_snapshot_loops {
+    bool (*pack_f32)(unsigned char *dst, const float *src, size_t n);
+    bool (*pack_bf16)(unsigned char *dst, const float *src, size_t n);
+    bool (*pack_i8)(unsigned char *dst, float *ret_scale, const float *src, size_t n);
+    void (*unpack_bf16)(float *dst, const unsigned char *src, size_t n);
+    void (*unpack_i8)(float *dst, const unsigned char *src, float scale, size_t n);
+    bool (*values_good)(const unsigned char *src, enum sl_dtype dtype, bool scales, size_t n);
+};
+extern const struct sl_snapshot_loops sl_snapshot_loops_any;
+extern const struct sl_snapshot_loops sl_snapshot_loops_avx2; /* x86-64 only */
+
 #endif

@@ -1,19 +1,22 @@
 /* snapshot_read.c: a safetensors file in memory -> a state. See snapshot.h.
  *
- * The file comes from anyone. First all of it is checked: the container (formats/safetensors.c),
- * what it says of itself, the digests, that it is this model's, each tensor, each value. Only then
- * is the state written, which cannot fail. What the metadata says of the session (id, version …)
- * informs and is the caller's to judge; the texts are valid UTF-8, session.metadata is a JSON
- * object. */
+ * The file comes from anyone. First all that it says is checked: the container
+ * (formats/safetensors.c), its metadata and their digest, that it is this model's, each tensor's
+ * name, type and shape. Then comes one walk over the data: a block is hashed, its values are
+ * checked, and it is copied into the slot, while it lies in the nearest cache; a second walk would
+ * fetch it from memory again, and take as long as the copy itself. So the slot of a file that is
+ * refused for a value or its digest holds a part of it, and its caller must give a slot that nobody
+ * reads (snapshot.h).
+ *
+ * What the metadata says of the session (id, version …) informs and is the caller's to judge; the
+ * texts are valid UTF-8, session.metadata is a JSON object. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
+#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/snapshot_priv.h"
 
@@ -60,17 +63,21 @@ static enum sl_code open_file(struct sl_tensors **ret, const unsigned char *data
     return SL_OK;
 }
 
-/* --- values --- */
+/* --- the data --- */
 
-static bool is_scale(const char *name)
-{
-    size_t n = strlen(name), k = strlen(SL_SNAPSHOT_SCALE);
-    return n > k && strcmp(name + n - k, SL_SNAPSHOT_SCALE) == 0;
-}
-
+/* A tensor of the file, and where its values go. */
 struct place {
     const struct sl_tensor *tensor;
+    unsigned char *to;              /* in the slot; NULL: they are only checked */
+    const struct sl_tensor *scales; /* of an I8 tensor that goes to the slot */
+    bool is_scales;
 };
+
+static bool has_ending(const char *name, const char *ending)
+{
+    size_t n = strlen(name), k = strlen(ending);
+    return n > k && strcmp(name + n - k, ending) == 0;
+}
 
 static int by_data(const void *a, const void *b)
 {
@@ -83,51 +90,93 @@ static size_t block(size_t left)
     return left < SL_SNAPSHOT_BLOCK ? left : SL_SNAPSHOT_BLOCK;
 }
 
-static bool check_tensor_values(const struct sl_tensor *t, XXH3_state_t *digest)
+/* n values of an I8 tensor from number i on: they may begin and end within rows. */
+static void put_rows(const struct place *p, size_t i, size_t n)
 {
+    const struct sl_tensor *x = p->tensor;
+    size_t row = x->shape[x->rank - 1];
+    float *dst = (float *)(void *)p->to;
+    for (size_t end = i + n, part; i < end; i += part) {
+        float scale;
+        memcpy(&scale, p->scales->data + i / row * sizeof scale, sizeof scale);
+        part = row - i % row < end - i ? row - i % row : end - i;
+        sl_snapshot_unpack_i8(dst + i, x->data + i, scale, part);
+    }
+}
+
+static void put_values(const struct place *p, size_t i, size_t n)
+{
+    const struct sl_tensor *x = p->tensor;
+    size_t size = sl_dtype_size(x->dtype);
+    if (!p->to)
+        return;
+    if (x->dtype == SL_DTYPE_BF16)
+        sl_snapshot_unpack_bf16((float *)(void *)p->to + i, x->data + i * size, n);
+    else if (x->dtype == SL_DTYPE_I8)
+        put_rows(p, i, n);
+    else
+        memcpy(p->to + i * size, x->data + i * size, n * size);
+}
+
+static bool take_tensor(const struct place *p, struct sl_digest *digest)
+{
+    const struct sl_tensor *t = p->tensor;
     size_t size = sl_dtype_size(t->dtype), n = t->n_elements;
-    bool scales = is_scale(t->name), good = true;
-    for (size_t i = 0, part; i < n && good; i += part) {
+    for (size_t i = 0, part; i < n; i += part) {
         const unsigned char *at = t->data + i * size;
         part = block(n - i);
         sl_snapshot_prefetch(at + part * size, block(n - i - part) * size);
-        XXH3_128bits_update(digest, at, part * size);
-        good = sl_snapshot_values_good(at, t->dtype, scales, part);
+        sl_digest_add(digest, at, part * size);
+        if (!sl_snapshot_values_good(at, t->dtype, p->is_scales, part))
+            return false;
+        put_values(p, i, part);
     }
-    return good;
+    return true;
 }
 
-/* Every value may be used, and the data have the digest that the file names: in one walk over the
- * data section, which the tensors cover without a gap. */
-static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *err)
+/* Every value may be used, and the data have the digest that the file names; they go where `v`
+ * says: in one walk over the data section, which the tensors cover without a gap. Sorts v. */
+static enum sl_code take_values(const struct sl_tensors *t, struct place *v, struct sl_error *err)
 {
-    unsigned char want[16];
+    unsigned char want[16], got[16];
     enum sl_code c = sl_snapshot_read_hex(t, "payload.xxh3", want, err);
     if (c)
         return c;
-    struct place *order = sl_calloc(t->n, sizeof *order);
-    if (!order)
-        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for a snapshot's %zu tensors", t->n);
-    for (size_t i = 0; i < t->n; i++)
-        order[i].tensor = &t->v[i];
     if (t->n)
-        qsort(order, t->n, sizeof *order, by_data);
-    XXH3_state_t x;
-    XXH3_128bits_reset(&x);
-    const struct sl_tensor *bad = NULL;
-    for (size_t i = 0; i < t->n && !bad; i++)
-        if (!check_tensor_values(order[i].tensor, &x))
-            bad = order[i].tensor;
-    sl_free(order);
-    if (bad)
-        return CORRUPT(err, "the snapshot's tensor \"%.80s\" holds a value that is %s", bad->name,
-                       bad->dtype == SL_DTYPE_I64 ? "negative" : "not finite");
-    XXH128_canonical_t got;
-    XXH128_canonicalFromHash(&got, XXH3_128bits_digest(&x));
-    if (sl_snapshot_text(t, "payload.xxh3") && memcmp(got.digest, want, 16) != 0)
+        qsort(v, t->n, sizeof *v, by_data);
+    struct sl_digest x;
+    sl_digest_begin(&x);
+    for (size_t i = 0; i < t->n; i++) {
+        const struct sl_tensor *bad = v[i].tensor;
+        if (!take_tensor(&v[i], &x))
+            return CORRUPT(err, "the snapshot's tensor \"%.80s\" holds a value that is %s",
+                           bad->name, bad->dtype == SL_DTYPE_I64 ? "negative" : "not finite");
+    }
+    sl_digest_end(&x, got);
+    if (sl_snapshot_text(t, "payload.xxh3") && memcmp(got, want, 16) != 0)
         return CORRUPT(err, "the snapshot's data do not have the digest that its metadata name; "
                             "whoever edits them drops \"payload.xxh3\"");
     return SL_OK;
+}
+
+/* The file's tensors, to be checked. NULL: no memory. */
+static struct place *list_tensors(const struct sl_tensors *t, struct sl_error *err)
+{
+    struct place *v = sl_calloc(t->n, sizeof *v);
+    if (!v)
+        (void)sl_fail(err, SL_E_NO_MEMORY, "not enough memory for a snapshot's %zu tensors", t->n);
+    for (size_t i = 0; v && i < t->n; i++)
+        v[i] = (struct place){.tensor = &t->v[i],
+                              .is_scales = has_ending(t->v[i].name, SL_SNAPSHOT_SCALE)};
+    return v;
+}
+
+static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *err)
+{
+    struct place *v = list_tensors(t, err);
+    enum sl_code c = v ? take_values(t, v, err) : SL_E_NO_MEMORY;
+    sl_free(v);
+    return c;
 }
 
 /* --- tensors against a model --- */
@@ -276,49 +325,45 @@ static enum sl_code compare(const struct sl_model *m, const struct sl_tokenizer 
     return SL_OK;
 }
 
-/* --- writing the state --- */
+/* --- into the state --- */
 
-static void fill_rows(float *dst, const struct sl_tensor *x, const struct sl_tensor *scales)
+/* What is no tensor's: the counter, and zeros between the tensors, as in the initial state. */
+static void fill_rest(const struct sl_model *m, const struct sl_tensors *t, unsigned char *state)
 {
-    size_t row = x->shape[x->rank - 1];
-    for (size_t i = 0; i < x->n_elements; i += row) {
-        float scale;
-        memcpy(&scale, scales->data + i / row * sizeof scale, sizeof scale);
-        sl_snapshot_unpack_i8(dst + i, x->data + i, scale, row);
-    }
-}
-
-static void fill_tensor(unsigned char *state, const struct sl_tensors *t,
-                        const struct sl_state_tensor *s)
-{
-    const struct sl_tensor *x = sl_tensors_find(t, s->name);
-    float *dst = (float *)(void *)(state + s->offset);
-    char name[sizeof s->name + sizeof SL_SNAPSHOT_SCALE];
-    if (x->dtype == SL_DTYPE_BF16) {
-        sl_snapshot_unpack_bf16(dst, x->data, x->n_elements);
-    } else if (x->dtype == SL_DTYPE_I8) {
-        (void)snprintf(name, sizeof name, "%s" SL_SNAPSHOT_SCALE, s->name);
-        fill_rows(dst, x, sl_tensors_find(t, name));
-    } else {
-        memcpy(dst, x->data, x->n_elements * sl_dtype_size(x->dtype));
-    }
-}
-
-/* Every byte of the slot: what lies between the tensors is zero, as in the initial state. */
-static void fill_state(const struct sl_model *m, const struct sl_tensors *t, void *state)
-{
-    unsigned char *bytes = state;
     size_t n, at = sizeof(struct sl_state_header);
     const struct sl_state_tensor *s = sl_model_state_tensors(m, &n);
     struct sl_state_header h = {0};
     memcpy(&h.tokens_seen, sl_tensors_find(t, SL_SNAPSHOT_COUNTER)->data, sizeof h.tokens_seen);
-    memcpy(bytes, &h, sizeof h);
+    memcpy(state, &h, sizeof h);
     for (size_t i = 0; i < n; i++) {
-        memset(bytes + at, 0, s[i].offset - at);
-        fill_tensor(bytes, t, &s[i]);
+        memset(state + at, 0, s[i].offset - at);
         at = s[i].offset + sl_state_tensor_elements(&s[i]) * sl_dtype_size(s[i].dtype);
     }
-    memset(bytes + at, 0, sl_model_info(m)->state_bytes - at);
+    memset(state + at, 0, sl_model_info(m)->state_bytes - at);
+}
+
+/* The values of a file whose tensors are this model's: every byte of the slot is written. */
+static enum sl_code take_state(const struct sl_model *m, const struct sl_tensors *t, void *state,
+                               struct sl_error *err)
+{
+    size_t n;
+    const struct sl_state_tensor *s = sl_model_state_tensors(m, &n);
+    struct place *v = list_tensors(t, err);
+    if (!v)
+        return SL_E_NO_MEMORY;
+    for (size_t i = 0; i < n; i++) {
+        const struct sl_tensor *x = sl_tensors_find(t, s[i].name);
+        struct place *p = &v[x - t->v];
+        char name[sizeof s->name + sizeof SL_SNAPSHOT_SCALE];
+        p->to = (unsigned char *)state + s[i].offset;
+        (void)snprintf(name, sizeof name, "%s" SL_SNAPSHOT_SCALE, s[i].name);
+        p->scales = x->dtype == SL_DTYPE_I8 ? sl_tensors_find(t, name) : NULL;
+    }
+    enum sl_code c = take_values(t, v, err);
+    sl_free(v);
+    if (!c)
+        fill_rest(m, t, state);
+    return c;
 }
 
 /* --- all of it --- */
@@ -347,12 +392,13 @@ enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenize
     if (!c)
         c = check_tensors(m, f, &info.dtype, err);
     if (!c)
-        c = check_values(f, err);
-    if (!c)
         c = sl_snapshot_take_texts(f, &info, &arch, err);
-    if (c)
+    if (!c)
+        c = take_state(m, f, state, err);
+    if (c) {
+        sl_free(info.text);
         goto out;
-    fill_state(m, f, state);
+    }
     *ret = info;
 out:
     sl_tensors_close(f);

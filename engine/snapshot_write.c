@@ -11,9 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
+#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/snapshot_priv.h"
@@ -195,15 +193,15 @@ static void put_header(struct text *t, const struct made *k, const struct sl_sna
 
 struct out {
     const unsigned char *state;
-    unsigned char *data; /* the section's start */
-    XXH3_state_t digest; /* of its first `hashed` bytes */
+    unsigned char *data;     /* the section's start */
+    struct sl_digest digest; /* of its first `hashed` bytes */
     size_t hashed;
     struct sl_error *err;
 };
 
 static void hash(struct out *o, size_t end)
 {
-    XXH3_128bits_update(&o->digest, o->data + o->hashed, end - o->hashed);
+    sl_digest_add(&o->digest, o->data + o->hashed, end - o->hashed);
     o->hashed = end;
 }
 
@@ -340,14 +338,14 @@ enum sl_code sl_snapshot_write(const struct sl_model *m, const struct sl_tokeniz
     memcpy(file, &header_n, 8);
     memcpy(file + 8, header.p, header.n);
     struct out o = {.state = state, .data = file + 8 + header.n, .err = err};
-    XXH3_128bits_reset(&o.digest);
+    sl_digest_begin(&o.digest);
     c = write_data(&o, plan, n_plan);
     if (c)
         goto out;
-    XXH128_canonical_t digest;
+    unsigned char digest[SL_DIGEST_BYTES];
     char hex[SL_SNAPSHOT_HEX];
-    XXH128_canonicalFromHash(&digest, XXH3_128bits_digest(&o.digest));
-    sl_snapshot_hex(hex, digest.digest);
+    sl_digest_end(&o.digest, digest);
+    sl_snapshot_hex(hex, digest);
     memcpy(file + 8 + digest_at, hex, 32);
     *ret = file;
     *ret_n = 8 + header.n + data_n;

@@ -4,17 +4,18 @@
  * spaces), and the data. Each key of the header is a tensor: {"dtype", "shape", "data_offsets":
  * [begin, end] in the data}; "__metadata__" maps strings to strings. The tensors' ranges, sorted,
  * must cover the data exactly, without gap or overlap: nothing can hide in the file, and no byte is
- * two tensors. Keys that an entry has besides are ignored, as the format's library does. */
+ * two tensors. Keys that an entry has besides are ignored, as the format's library does. Headers
+ * that hold nothing unusual are read without a JSON parser (safetensors_plain.h). */
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/formats/jansson_parse.h"
-#include "engine/formats/reader.h"
+#include "engine/formats/safetensors_plain.h"
 
 enum { HEADER_BYTES_MAX = 100000000 }; /* the format's own limit */
 
-struct range { /* of one tensor in the data; the header owns the name */
+struct range { /* of one tensor in the data; the tensor owns the name */
     size_t begin, end;
     const char *name;
 };
@@ -59,75 +60,89 @@ static bool size_of(const json_t *v, size_t *ret)
     return true;
 }
 
-static enum sl_code read_shape(struct sl_reader *r, const char *name, const json_t *v,
-                               struct sl_tensor *t)
+static enum sl_code read_shape(struct sl_reader *r, const json_t *v, struct sl_safetensors_entry *e)
 {
     if (!json_is_array(v))
-        return SL_READER_FAIL(r, FILE_CORRUPT, "tensor \"%.160s\": \"shape\" is not a list", name);
+        return SL_READER_FAIL(r, FILE_CORRUPT, "tensor \"%.160s\": \"shape\" is not a list",
+                              e->name);
     size_t rank = json_array_size(v);
     if (rank > SL_TENSOR_RANK_MAX)
         return SL_READER_FAIL(r, TOO_LARGE, "tensor \"%.160s\" has %zu dimensions; at most %d",
-                              name, rank, SL_TENSOR_RANK_MAX);
-    t->rank = (unsigned)rank;
+                              e->name, rank, SL_TENSOR_RANK_MAX);
+    e->rank = (unsigned)rank;
     for (size_t i = 0; i < rank; i++)
-        if (!size_of(json_array_get(v, i), &t->shape[i]))
+        if (!size_of(json_array_get(v, i), &e->shape[i]))
             return SL_READER_FAIL(r, FILE_CORRUPT,
                                   "tensor \"%.160s\": \"shape\" has something that is no integer "
                                   "≥ 0 at place %zu",
-                                  name, i);
+                                  e->name, i);
     return SL_OK;
 }
 
-static enum sl_code read_offsets(struct state *s, const char *name, const json_t *v,
-                                 struct range *ret)
+static enum sl_code read_offsets(struct sl_reader *r, const json_t *v,
+                                 struct sl_safetensors_entry *e)
 {
-    struct sl_reader *r = s->r;
-    if (!json_is_array(v) || json_array_size(v) != 2 ||
-        !size_of(json_array_get(v, 0), &ret->begin) || !size_of(json_array_get(v, 1), &ret->end))
+    if (!json_is_array(v) || json_array_size(v) != 2 || !size_of(json_array_get(v, 0), &e->begin) ||
+        !size_of(json_array_get(v, 1), &e->end))
         return SL_READER_FAIL(r, FILE_CORRUPT,
                               "tensor \"%.160s\": \"data_offsets\" is not a list of two integers "
                               "≥ 0",
-                              name);
-    if (ret->end < ret->begin)
+                              e->name);
+    return SL_OK;
+}
+
+static enum sl_code check_offsets(struct state *s, const struct sl_safetensors_entry *e)
+{
+    struct sl_reader *r = s->r;
+    if (e->end < e->begin)
         return SL_READER_FAIL(r, FILE_CORRUPT,
                               "tensor \"%.160s\": \"data_offsets\" [%zu, %zu] end before they "
                               "begin",
-                              name, ret->begin, ret->end);
-    if (ret->end > s->data_n)
+                              e->name, e->begin, e->end);
+    if (e->end > s->data_n)
         return SL_READER_FAIL(r, FILE_TRUNCATED,
                               "tensor \"%.160s\" ends at byte %zu of the data, but the file has "
                               "only %zu bytes of it",
-                              name, ret->end, s->data_n);
-    ret->name = name;
+                              e->name, e->end, s->data_n);
     return SL_OK;
+}
+
+static enum sl_code add_tensor(struct state *s, const struct sl_safetensors_entry *e)
+{
+    struct sl_reader *r = s->r;
+    struct sl_tensor t = {.dtype = e->dtype, .rank = e->rank};
+    memcpy(t.shape, e->shape, sizeof t.shape);
+    enum sl_code c = check_offsets(s, e);
+    if (c)
+        return c;
+    size_t bytes;
+    if (!sl_tensor_pack(&t, &bytes))
+        return SL_READER_FAIL(r, FILE_CORRUPT, "the shape of tensor \"%.160s\" overflows", e->name);
+    if (bytes != e->end - e->begin)
+        return SL_READER_FAIL(r, FILE_CORRUPT,
+                              "tensor \"%.160s\" takes %zu bytes by shape and dtype, but its "
+                              "\"data_offsets\" hold %zu",
+                              e->name, bytes, e->end - e->begin);
+    t.data = s->data + e->begin;
+    c = sl_reader_add(r, &t, e->name, e->name_n);
+    if (!c)
+        s->ranges[s->n_ranges++] = (struct range){e->begin, e->end, r->t->v[r->t->n - 1].name};
+    return c;
 }
 
 static enum sl_code read_tensor(struct state *s, const char *name, size_t name_n, const json_t *v)
 {
     struct sl_reader *r = s->r;
-    struct sl_tensor t = {0};
-    struct range *range = &s->ranges[s->n_ranges];
+    struct sl_safetensors_entry e = {.name = name, .name_n = name_n};
     if (!json_is_object(v))
         return SL_READER_FAIL(r, FILE_CORRUPT, "tensor \"%.160s\" is not described by an object",
                               name);
-    enum sl_code c = read_dtype(r, name, json_object_get(v, "dtype"), &t.dtype);
+    enum sl_code c = read_dtype(r, name, json_object_get(v, "dtype"), &e.dtype);
     if (!c)
-        c = read_shape(r, name, json_object_get(v, "shape"), &t);
+        c = read_shape(r, json_object_get(v, "shape"), &e);
     if (!c)
-        c = read_offsets(s, name, json_object_get(v, "data_offsets"), range);
-    if (c)
-        return c;
-    size_t bytes;
-    if (!sl_tensor_pack(&t, &bytes))
-        return SL_READER_FAIL(r, FILE_CORRUPT, "the shape of tensor \"%.160s\" overflows", name);
-    if (bytes != range->end - range->begin)
-        return SL_READER_FAIL(r, FILE_CORRUPT,
-                              "tensor \"%.160s\" takes %zu bytes by shape and dtype, but its "
-                              "\"data_offsets\" hold %zu",
-                              name, bytes, range->end - range->begin);
-    t.data = s->data + range->begin;
-    s->n_ranges++;
-    return sl_reader_add(r, &t, name, name_n);
+        c = read_offsets(r, json_object_get(v, "data_offsets"), &e);
+    return c ? c : add_tensor(s, &e);
 }
 
 static enum sl_code read_metadata(struct sl_reader *r, json_t *meta)
@@ -186,26 +201,58 @@ static enum sl_code check_tiling(struct state *s)
     return SL_OK;
 }
 
-static enum sl_code read_header(struct state *s, json_t *header)
+static enum sl_code make_ranges(struct state *s, size_t n)
 {
     struct sl_reader *r = s->r;
-    size_t n = json_object_size(header);
     if (n > SL_TENSORS_MAX + 1)
         return SL_READER_FAIL(r, TOO_LARGE, "%zu tensors; at most %zu", n, SL_TENSORS_MAX);
     s->ranges = sl_calloc(n, sizeof *s->ranges);
     if (!s->ranges)
         return SL_READER_FAIL(r, NO_MEMORY, "not enough memory for %zu tensors", n);
+    return SL_OK;
+}
+
+static enum sl_code read_header(struct state *s, json_t *header)
+{
+    enum sl_code c = make_ranges(s, json_object_size(header));
     const char *key;
     size_t key_n;
     json_t *v;
     json_object_keylen_foreach(header, key, key_n, v)
     {
-        enum sl_code c =
-            strcmp(key, "__metadata__") == 0 ? read_metadata(r, v) : read_tensor(s, key, key_n, v);
         if (c)
             return c;
+        c = strcmp(key, "__metadata__") == 0 ? read_metadata(s->r, v)
+                                             : read_tensor(s, key, key_n, v);
     }
-    return check_tiling(s);
+    return c ? c : check_tiling(s);
+}
+
+static enum sl_code visit_tensor(void *arg, const struct sl_safetensors_entry *e)
+{
+    return add_tensor(arg, e);
+}
+
+static enum sl_code visit_meta(void *arg, const char *key, size_t key_n, const char *value,
+                               size_t value_n)
+{
+    struct state *s = arg;
+    return sl_reader_add_meta(s->r, key, key_n, value, value_n);
+}
+
+static enum sl_code read_plain(struct state *s, const char *header, size_t n, size_t n_tensors)
+{
+    struct sl_reader *r = s->r;
+    struct sl_safetensors_visitor v = {visit_tensor, visit_meta, s};
+    enum sl_code c = make_ranges(s, n_tensors);
+    if (c)
+        return c;
+    char *scratch = sl_malloc(n);
+    if (!scratch)
+        return SL_READER_FAIL(r, NO_MEMORY, "not enough memory for its header of %zu bytes", n);
+    c = sl_safetensors_plain_read(header, n, scratch, &v);
+    sl_free(scratch);
+    return c ? c : check_tiling(s);
 }
 
 static enum sl_code parse_header(struct sl_reader *r, size_t header_n, json_t **ret)
@@ -238,12 +285,18 @@ enum sl_code sl_safetensors_read(struct sl_reader *r)
         return SL_READER_FAIL(r, FILE_TRUNCATED,
                               "the header's length is %ju bytes, but only %zu follow",
                               (uintmax_t)header_n, r->n - 8);
-    json_t *header = NULL;
-    enum sl_code c = parse_header(r, (size_t)header_n, &header);
-    if (c)
-        return c;
     struct state s = {.r = r, .data = r->data + 8 + header_n, .data_n = r->n - 8 - header_n};
-    c = read_header(&s, header);
+    const char *text = (const char *)r->data + 8;
+    json_t *header = NULL;
+    size_t n_tensors;
+    enum sl_code c;
+    if (sl_safetensors_is_plain(text, (size_t)header_n, &n_tensors)) {
+        c = read_plain(&s, text, (size_t)header_n, n_tensors);
+    } else {
+        c = parse_header(r, (size_t)header_n, &header);
+        if (!c)
+            c = read_header(&s, header);
+    }
     sl_free(s.ranges);
     json_decref(header);
     return c;

@@ -23,9 +23,9 @@
  * absent is not checked, and `edited` says so. Required of the others are format, format_version,
  * model.arch and model.fingerprint.
  *
- * Reading checks everything against the loaded model before a byte reaches a state: length, JSON,
- * names, types, shapes, offsets, finiteness, digest. Any thread; nothing here keeps what it is
- * given. */
+ * Reading checks everything against the loaded model: length, JSON, names, types, shapes, offsets,
+ * finiteness, digest. Whoever replaces a live state reads into another slot first. Any thread;
+ * nothing here keeps what it is given. */
 #ifndef SLATE_SNAPSHOT_H
 #define SLATE_SNAPSHOT_H
 
@@ -66,9 +66,10 @@ SL_NODISCARD enum sl_code sl_snapshot_write(const struct sl_model *m, const stru
                                             unsigned char **ret, size_t *ret_n,
                                             struct sl_error *err);
 
-/* Checks all of it, then writes `state` (a slot that nobody else reads) and *ret. After an error
- * neither was touched. Errors: SNAPSHOT_CORRUPT (names the place), SNAPSHOT_MODEL_MISMATCH (names
- * both), SNAPSHOT_VERSION_UNSUPPORTED, SNAPSHOT_TOO_LARGE, NO_MEMORY. */
+/* Checks all of it on the way into `state`: a slot that nobody else reads, and that nobody may read
+ * after an error, when it may hold a part of what was refused. *ret is written after a success
+ * only. Errors: SNAPSHOT_CORRUPT (names the place), SNAPSHOT_MODEL_MISMATCH (names both),
+ * SNAPSHOT_VERSION_UNSUPPORTED, SNAPSHOT_TOO_LARGE, NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenizer *t,
                                            const void *data, size_t n, void *state,
                                            struct sl_snapshot_info *ret, struct sl_error *err);

@@ -1,5 +1,4 @@
 /* files.c: see files.h. */
-#define XXH_STATIC_LINKING_ONLY /* the state's layout, to have it on the stack */
 #include "server/store/files.h"
 
 #include <assert.h>
@@ -8,8 +7,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 
 static const char temporary[] = ".tmp";
@@ -121,29 +120,21 @@ static int enter_way(const struct sl_files *fs, const struct way *w, struct sl_f
     return dir;
 }
 
-static void digest_of(unsigned char ret[16], const XXH3_state_t *state)
-{
-    XXH128_canonical_t c;
-    XXH128_canonicalFromHash(&c, XXH3_128bits_digest(state));
-    memcpy(ret, c.digest, 16);
-}
-
 /* All n bytes, and their digest on the way, while a piece is in the processor's cache: one pass
  * over the memory instead of two. 0 or an errno. */
 static int write_pieces(const struct sl_files *fs, int fd, const unsigned char *p, size_t n,
                         unsigned char digest[16])
 {
-    XXH3_state_t state;
-    XXH3_INITSTATE(&state);
-    XXH3_128bits_reset(&state);
+    struct sl_digest state;
+    sl_digest_begin(&state);
     for (size_t at = 0; at < n; at += PIECE) {
         size_t k = n - at < PIECE ? n - at : PIECE;
-        XXH3_128bits_update(&state, p + at, k);
+        sl_digest_add(&state, p + at, k);
         int e = sl_io_write(fs->io, fd, p + at, k, at);
         if (e)
             return e;
     }
-    digest_of(digest, &state);
+    sl_digest_end(&state, digest);
     return 0;
 }
 
@@ -151,18 +142,17 @@ static int write_pieces(const struct sl_files *fs, int fd, const unsigned char *
 static int read_pieces(const struct sl_files *fs, int fd, unsigned char *p, size_t n, size_t *ret_n,
                        unsigned char digest[16])
 {
-    XXH3_state_t state;
-    XXH3_INITSTATE(&state);
-    XXH3_128bits_reset(&state);
+    struct sl_digest state;
+    sl_digest_begin(&state);
     size_t at = 0, got = PIECE;
     for (; at < n && got == PIECE; at += got) {
         int e = sl_io_read(fs->io, fd, p + at, n - at < PIECE ? n - at : PIECE, at, &got);
         if (e)
             return e;
-        XXH3_128bits_update(&state, p + at, got);
+        sl_digest_add(&state, p + at, got);
     }
     *ret_n = at;
-    digest_of(digest, &state);
+    sl_digest_end(&state, digest);
     return 0;
 }
 

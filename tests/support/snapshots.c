@@ -74,10 +74,19 @@ struct snapshot_file snapshots_write(const struct snapshots *s, const struct sl_
     return f;
 }
 
+/* Values are checked on their way into the slot: only then may it have changed. */
+static bool is_of_values(const struct sl_error *err)
+{
+    return strstr(err->message, " holds a value that is ") ||
+           strstr(err->message, " do not have the digest that ");
+}
+
 enum sl_code snapshots_read(const struct snapshots *s, const void *p, size_t n,
                             struct sl_snapshot_info *ret, struct sl_error *err)
 {
     struct sl_snapshot_info before;
+    struct sl_error own = {.code = SL_OK};
+    err = err ? err : &own;
     memset(s->back, 0xa5, s->state_bytes);
     memset(ret, 0x5a, sizeof *ret);
     before = *ret;
@@ -85,7 +94,7 @@ enum sl_code snapshots_read(const struct snapshots *s, const void *p, size_t n,
     if (c == SL_OK)
         return c;
     const unsigned char *b = s->back;
-    for (size_t i = 0; i < s->state_bytes; i++)
+    for (size_t i = 0; i < s->state_bytes && !is_of_values(err); i++)
         must(b[i] == 0xa5, "a refused snapshot has written to the state");
     must(memcmp(ret, &before, sizeof before) == 0, "a refused snapshot has written its info");
     return c;

@@ -35,7 +35,8 @@ struct snapshot_file {
 struct snapshot_file snapshots_write(const struct snapshots *s,
                                      const struct sl_snapshot_info *info);
 
-/* Fills the slot with 0xA5 and reads. After an error the slot and *ret must be as they were. */
+/* Fills the slot with 0xA5 and reads. After an error *ret must be as it was, and the slot, too, but
+ * where a value or the data's digest was refused. */
 enum sl_code snapshots_read(const struct snapshots *s, const void *p, size_t n,
                             struct sl_snapshot_info *ret, struct sl_error *err);
 

@@ -131,7 +131,7 @@ static const struct {
     {"{\"\xff\":{}}", 0, SL_E_FILE_CORRUPT, "not a JSON object"},
     {"{\"a\\u0000b\":{}}", 0, SL_E_FILE_CORRUPT, "not a JSON object"},
     {"{\"a\":" T(F32, "[]", 0, 4) ",\"a\":" T(F32, "[]", 4, 8) "}", 8, SL_E_FILE_CORRUPT,
-     "uplicate"},
+     "two tensors are named"},
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
      SL_E_FILE_CORRUPT, "uplicate"},
     /* missing and wrong fields */

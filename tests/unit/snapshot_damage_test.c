@@ -161,7 +161,7 @@ static void test_table(void **arg)
         {SL_DTYPE_F32, "\"shape\":[1]", "\"shape\":[1,1]", "counters.tokens_consumed"},
         {SL_DTYPE_F32, "layers.1.ffn.shift", "layers.2.ffn.shift",
          "has no tensor \"layers.1.ffn.shift\""},
-        {SL_DTYPE_F32, "layers.1.ffn.shift", "layers.0.ffn.shift", "not a JSON object"},
+        {SL_DTYPE_F32, "layers.1.ffn.shift", "layers.0.ffn.shift", "two tensors are named"},
         {SL_DTYPE_F32, "counters.tokens_consumed", "counters.tokens_consumer",
          "has no tensor \"counters.tokens_consumed\""},
         {SL_DTYPE_F32, "\"data_offsets\":[0,8]", "\"data_offsets\":[8,16]", "belong to no tensor"},
