@@ -279,6 +279,7 @@ static void pause_again_and_again(struct stand *st, unsigned seed)
         pause_at(st, "chain", go_on(st, "chain"), p.n % 5 ? 1 : 0, &p);
     }
     print_message("%s, seed %u: %zu parts\n", st->name, seed, p.n);
+    assert_true(p.n > 8);
     compare(st, &p, seed);
     parts_done(&p);
     compare_next(st, "chain", seed, one_more(st, "chain", seed));
@@ -313,7 +314,7 @@ static void pause_all(struct stand *st, size_t offset)
             note(p[i].all.n_tokens);
     }
     print_message("%s: %zu of %d paused\n", st->name, n_paused, SESSIONS);
-    assert_true(n_paused > 0);
+    assert_true(n_paused >= SESSIONS / 4);
     node_stop(&st->node);
     node_start(&st->node);
     for (unsigned i = 0; i < SESSIONS; i++) {
@@ -375,9 +376,6 @@ static void finish_all(struct stand *st, struct parts *p, struct call **k, unsig
     }
 }
 
-/* Turns that a drain has interrupted, in all tests on a model together. */
-static size_t n_drained;
-
 static void drain(struct stand *st, unsigned first, unsigned n, size_t apart)
 {
     static struct parts p[SESSIONS];
@@ -395,7 +393,7 @@ static void drain(struct stand *st, unsigned first, unsigned n, size_t apart)
     }
     node_wait(&st->node, SIGTERM);
     print_message("%s: %zu of %u interrupted by the drain\n", st->name, n_paused, n);
-    n_drained += n_paused; /* one turn alone may have been quicker than the signal */
+    assert_true(n_paused > 0);
     node_start(&st->node);
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
@@ -504,35 +502,55 @@ static void references(void **state)
     check_references(*state);
 }
 
+/* So slow that what interrupts a turn meets the token that it aims at, whatever else the machine
+ * does. (Under a sanitizer the program is slow by itself.) */
+static void set_slow(struct stand *st, bool slow)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    slow = false;
+#endif
+    if (st->node.slow == slow)
+        return;
+    node_stop(&st->node);
+    st->node.slow = slow;
+    node_start(&st->node);
+}
+
 static void paused_after_every_token(void **state)
 {
+    set_slow(*state, true);
     for (unsigned seed = 0; seed < 2; seed++)
         pause_again_and_again(*state, seed);
 }
 
 static void paused_32_at_once(void **state)
 {
+    set_slow(*state, false);
     pause_all(*state, 1);
     pause_all(*state, 2);
 }
 
 static void drained_1(void **state)
 {
+    set_slow(*state, true);
     drain(*state, a_long_one(*state), 1, 20);
 }
 
 static void drained_32_at_once(void **state)
 {
+    set_slow(*state, false);
     drain(*state, 0, SESSIONS, 2);
 }
 
 static void killed_1(void **state)
 {
+    set_slow(*state, true);
     killed(*state, a_long_one(*state), 1, 30);
 }
 
 static void killed_32_at_once(void **state)
 {
+    set_slow(*state, false);
     killed(*state, 0, SESSIONS, 2);
 }
 
@@ -563,6 +581,7 @@ static void every_length(void **state)
 {
     struct stand *st = *state;
     char missing[4 * TOKENS + 8] = "";
+    set_slow(st, true);
     fill_in(st);
     for (size_t at = 1; at < TOKENS; at++)
         if (!seen[at])
@@ -571,12 +590,8 @@ static void every_length(void **state)
                   *missing ? missing : " none");
     print_message("%s: %zu parts went on, %zu of them with an open stop candidate\n", st->name,
                   n_resumed, n_open);
-    /* How many a busy machine hits is not what is tested; that there were some is. (Open
-     * candidates: tests/unit/engine_test.c pauses until it has met some.) */
-    assert_true(n_seen >= TOKENS / 8);
-    assert_true(n_resumed > 0);
-    assert_true(n_drained > 0);
-    n_drained = 0;
+    assert_true(n_seen >= TOKENS / 2);
+    assert_true(n_open >= 4);
 }
 
 int main(void)

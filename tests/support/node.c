@@ -28,7 +28,7 @@ void node_init(struct node *n, const char *name, const char *const *options)
     snprintf(n->store, sizeof n->store, "dir:%s", n->dir);
     remove_tree(n->dir);
     for (; options[n->n_options]; n->n_options++) {
-        assert_true(n->n_options < NODE_OPTIONS_MAX - 6);
+        assert_true(n->n_options < NODE_OPTIONS_MAX - 7);
         n->options[n->n_options] = options[n->n_options];
     }
 }
@@ -59,6 +59,8 @@ void node_start(struct node *n)
     memcpy(all, n->options, k * sizeof *all);
     snprintf(n->threads, sizeof n->threads, "--threads=%u", n->n_starts++ % 3 + 1);
     all[k++] = n->threads;
+    if (n->slow)
+        all[k++] = "--kernels=ref";
     all[k++] = "--store";
     all[k++] = n->store;
     all[k] = NULL;

@@ -15,6 +15,7 @@ struct node {
     char dir[300];
     char store[320];
     char threads[32];
+    bool slow; /* the next start runs on the scalar kernels: the same bits, many times later */
     const char *options[NODE_OPTIONS_MAX];
     size_t n_options;
     unsigned n_starts;
