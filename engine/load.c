@@ -177,6 +177,19 @@ size_t sl_load_axis(struct sl_load *l, size_t from_last, size_t max, const char 
     return 1;
 }
 
+size_t sl_load_elements(struct sl_load *l, size_t max, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    (void)turned;
+    const struct sl_tensor *t = need(l, name);
+    if (!t || (t->n_elements >= 1 && t->n_elements <= max))
+        return t ? t->n_elements : 1;
+    sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s has %zu elements; it may have 1 to %zu", name,
+                 t->n_elements, max);
+    return 1;
+}
+
 /* The N of "prefixN." at the start of a name; false when there is none. SIZE_MAX: a huge one. */
 static bool layer_of(const char *name, const char *prefix, size_t *ret)
 {

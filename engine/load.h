@@ -49,6 +49,15 @@ struct sl_embedding {
     enum sl_dtype type;
 };
 
+/* Something that changes what a model computes and that its file does not say. */
+struct sl_choice {
+    const char *name;      /* "kernel" */
+    const char *what;      /* for people */
+    const char *values[4]; /* the first one is the default; the rest up to NULL */
+};
+
+enum { SL_CHOICES_MAX = 4 }; /* of a rule */
+
 struct sl_load_job;
 struct sl_load_view;
 
@@ -60,6 +69,8 @@ struct sl_load {
     struct sl_error *err;
     enum sl_code code; /* the first error */
     struct sl_config config;
+    const struct sl_choice *choices;      /* the rule's; NULL: none */
+    unsigned char chosen[SL_CHOICES_MAX]; /* indices of values */
 
     struct sl_load_job *jobs;
     size_t n_jobs, max_jobs;
@@ -92,6 +103,15 @@ void sl_load_fail(struct sl_load *l, enum sl_code code, const char *fmt, ...) SL
 
 /* Whether the file has the tensor. No error when not. */
 bool sl_load_has(const struct sl_load *l, const char *fmt, ...) SL_PRINTF(2, 3);
+
+/* Reads "name=value,name=value" (NULL: nothing chosen) for l->choices. An error (INVALID_VALUE)
+ * where there is no such name or value; it says which there are. */
+void sl_load_choose(struct sl_load *l, const char *title, const char *text);
+/* The index of the value that was chosen for one of l->choices. */
+size_t sl_load_chosen(const struct sl_load *l, const char *name);
+
+/* The number of a tensor's elements; 1 … max, an error otherwise, and then 1. */
+size_t sl_load_elements(struct sl_load *l, size_t max, const char *fmt, ...) SL_PRINTF(3, 4);
 
 /* The size of a tensor's axis, counted from its last (0); 1 … max, an error otherwise, and then 1.
  */

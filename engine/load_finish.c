@@ -6,10 +6,10 @@
  * tensors' digests in order of their names, and the error that is reported is the first one in that
  * order.
  *
- * Fingerprint: XXH3-128 over the architecture's name, then per tensor that the model uses, sorted
- * by name: name, element type, shape, XXH3-128 of the elements (row-major, as the file has them);
- * then the settings that it asked for, with their values. The container and the type that weights
- * are kept in do not enter. */
+ * Fingerprint: XXH3-128 over the architecture's name, then what was chosen and is not the default
+ * (load_choice.c), then per tensor that the model uses, sorted by name: name, element type, shape,
+ * XXH3-128 of the elements (row-major, as the file has them); then the settings that it asked for,
+ * with their values. The container and the type that weights are kept in do not enter. */
 #include <assert.h>
 #include <math.h>
 #include <sched.h>
@@ -196,6 +196,13 @@ static void fingerprint(const struct sl_load *l, const char *arch, unsigned char
     XXH3_state_t x;
     XXH3_128bits_reset(&x);
     XXH3_128bits_update(&x, arch, strlen(arch) + 1);
+    for (size_t i = 0; l->choices && l->choices[i].name; i++) {
+        const struct sl_choice *c = &l->choices[i];
+        if (l->chosen[i] == 0)
+            continue;
+        XXH3_128bits_update(&x, c->name, strlen(c->name) + 1);
+        XXH3_128bits_update(&x, c->values[l->chosen[i]], strlen(c->values[l->chosen[i]]) + 1);
+    }
     for (size_t i = 0; i < l->n_jobs; i++) {
         const struct sl_tensor *t = l->jobs[i].t;
         const char *type = sl_dtype_name(t->dtype);

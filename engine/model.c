@@ -41,7 +41,8 @@ static enum sl_code find_mixer(struct sl_model *m, const char *file, struct sl_e
                    what, known);
 }
 
-static enum sl_code load_layers(struct sl_model *m, struct sl_load *l)
+static enum sl_code load_layers(struct sl_model *m, struct sl_load *l,
+                                const struct sl_model_options *opt)
 {
     const struct sl_mixer *mixer = m->mixer;
     const struct sl_block *block = mixer->block;
@@ -51,6 +52,7 @@ static enum sl_code load_layers(struct sl_model *m, struct sl_load *l)
     if (!l->marks)
         return sl_fail(l->err, SL_E_NO_MEMORY, "%.160s: no memory for its list of tensors",
                        l->name);
+    sl_load_choose(l, mixer->title, opt->rule);
     mixer->config(l);
     if (!sl_load_ok(l))
         return l->code;
@@ -65,7 +67,7 @@ static enum sl_code load_layers(struct sl_model *m, struct sl_load *l)
         block->load(l, i, sl_model_block_layer(m, i));
     }
     /* Where the settings say what a model is made of, more than that is a contradiction. */
-    if (l->tensors->settings)
+    if (l->tensors->settings || mixer->closed)
         sl_load_refuse_rest(l);
     return l->code;
 }
@@ -92,13 +94,17 @@ static void describe(struct sl_model *m, const struct sl_load *l, const struct s
     memcpy(m->info.fingerprint, got->fingerprint, sizeof m->info.fingerprint);
 }
 
-static enum sl_code load(struct sl_model *m, const char *file, enum sl_dtype weights,
+static enum sl_code load(struct sl_model *m, const char *file, const struct sl_model_options *opt,
                          struct sl_error *err)
 {
     const char *name = m->tensors->name ? m->tensors->name : file;
-    struct sl_load l = {.tensors = m->tensors, .name = name, .weights = weights, .err = err};
+    struct sl_load l = {.tensors = m->tensors,
+                        .name = name,
+                        .weights = opt->weights,
+                        .err = err,
+                        .choices = m->mixer->choices};
     struct sl_loaded got;
-    enum sl_code rc = load_layers(m, &l);
+    enum sl_code rc = load_layers(m, &l, opt);
     if (rc != SL_OK)
         goto out;
     rc = sl_load_finish(&l, m->mixer->arch, &got);
@@ -159,7 +165,7 @@ enum sl_code sl_model_open_tensors(struct sl_model **ret, struct sl_tensors *ten
     rc = find_mixer(m, file, err);
     if (rc != SL_OK)
         goto out;
-    rc = load(m, file, opt->weights, err);
+    rc = load(m, file, opt, err);
     if (rc != SL_OK)
         goto out;
     *ret = m;

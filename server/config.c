@@ -27,6 +27,11 @@ static const struct sl_option options[] = {
      "Which arithmetic kernels run: ref, avx2. Without it the fastest that this machine can run. "
      "All give the same bits.",
      ALL},
+    {"rule", SL_OPTION_STRING, AT(rule), NULL, 0, 0, NULL, "NAME=VALUE,...",
+     "What the model's file does not say of its memory rule. RWKV-5: ln_x_eps=64e-5|1e-5. The "
+     "first "
+     "value is the default.",
+     ALL},
     {"threads", SL_OPTION_COUNT, AT(threads), "0", 0, 1024, NULL, "N",
      "Threads that compute; 0: one per core.", ALL},
     {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|eos|none",

@@ -81,6 +81,7 @@ struct sl_config {
     struct sl_strings model_names;
     const char *weights;     /* NULL, "f32", "bf16", "f16" */
     const char *kernels;     /* NULL, or a name that sl_kernels_find() knows */
+    const char *rule;        /* NULL, or "name=value,…": see sl_model_options */
     uint64_t threads;        /* 0: one per core */
     const char *begin_token; /* NULL: the model's habit; "none"; or a token id in decimal */
     const char *chat_template;

@@ -429,6 +429,46 @@ static void state_step(float *out, float *s, const float *decay, const float *b,
         step_block(1, decay != NULL, a != NULL, false, first_lanes(n_v - v), out + v, s + v, &t, v);
 }
 
+struct bonus {
+    const float *decay, *bonus, *key, *val, *q;
+    size_t n_k, n_v;
+};
+
+static ALWAYS_INLINE void bonus_block(const int width, bool whole, __m256i m, float *out, float *s,
+                                      const struct bonus *t, size_t v)
+{
+    __m256 acc[8];
+    for (int j = 0; j < width; j++)
+        acc[j] = _mm256_setzero_ps();
+    for (size_t k = 0; k < t->n_k; k++, s += t->n_v) {
+        const __m256 key = _mm256_broadcast_ss(t->key + k), q = _mm256_broadcast_ss(t->q + k);
+        const __m256 now = _mm256_mul_ps(_mm256_broadcast_ss(t->bonus + k), key);
+        const __m256 decay = _mm256_broadcast_ss(t->decay + k);
+        for (int j = 0; j < width; j++) {
+            ptrdiff_t o = (ptrdiff_t)8 * j;
+            __m256 x = load_lanes(s + o, whole, m), val = load_lanes(t->val + v + o, whole, m);
+            acc[j] = fma8(fma8(now, val, x), q, acc[j]);
+            store_lanes(s + o, whole, m, fma8(key, val, _mm256_mul_ps(x, decay)));
+        }
+    }
+    for (int j = 0; j < width; j++)
+        store_lanes(out + (ptrdiff_t)8 * j, whole, m, acc[j]);
+}
+
+static void state_bonus(float *out, float *s, const float *decay, const float *bonus,
+                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v)
+{
+    const struct bonus t = {decay, bonus, key, val, q, n_k, n_v};
+    const __m256i none = _mm256_setzero_si256();
+    size_t v = 0;
+    for (; v + 64 <= n_v; v += 64)
+        bonus_block(8, true, none, out + v, s + v, &t, v);
+    for (; v + 8 <= n_v; v += 8)
+        bonus_block(1, true, none, out + v, s + v, &t, v);
+    if (v < n_v)
+        bonus_block(1, false, first_lanes(n_v - v), out + v, s + v, &t, v);
+}
+
 /* Eight channels at most; those beyond n are zeros on the way and not written. */
 static ALWAYS_INLINE void wkv4_8(bool whole, __m256i m, float *out, float *num, float *den,
                                  float *peak, const float *decay, const float *bonus,
@@ -485,5 +525,6 @@ const struct sl_kernels sl_kernels_avx2 = {
     .max = max,
     .state_read = state_read,
     .state_step = state_step,
+    .state_bonus = state_bonus,
     .wkv4 = wkv4,
 };

@@ -393,6 +393,45 @@ static void state_step(float *out, float *s, const float *decay, const float *b,
                    out + v, s + v, &t, v);
 }
 
+struct bonus {
+    const float *decay, *bonus, *key, *val, *q;
+    size_t n_k, n_v;
+};
+
+static ALWAYS_INLINE void bonus_block(const int width, __mmask16 in, float *out, float *s,
+                                      const struct bonus *t, size_t v)
+{
+    __m512 acc[WIDE], val[WIDE];
+    for (int j = 0; j < width; j++) {
+        acc[j] = _mm512_setzero_ps();
+        val[j] = _mm512_maskz_loadu_ps(in, t->val + v + (ptrdiff_t)LANES * j);
+    }
+    for (size_t k = 0; k < t->n_k; k++, s += t->n_v) {
+        const __m512 key = _mm512_set1_ps(t->key[k]), q = _mm512_set1_ps(t->q[k]);
+        const __m512 now = _mm512_mul_ps(_mm512_set1_ps(t->bonus[k]), key);
+        const __m512 decay = _mm512_set1_ps(t->decay[k]);
+        for (int j = 0; j < width; j++) {
+            __m512 x = _mm512_maskz_loadu_ps(in, s + (ptrdiff_t)LANES * j);
+            acc[j] = fma16(fma16(now, val[j], x), q, acc[j]);
+            _mm512_mask_storeu_ps(s + (ptrdiff_t)LANES * j, in,
+                                  fma16(key, val[j], _mm512_mul_ps(x, decay)));
+        }
+    }
+    for (int j = 0; j < width; j++)
+        _mm512_mask_storeu_ps(out + (ptrdiff_t)LANES * j, in, acc[j]);
+}
+
+static void state_bonus(float *out, float *s, const float *decay, const float *bonus,
+                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v)
+{
+    const struct bonus t = {decay, bonus, key, val, q, n_k, n_v};
+    size_t v = 0;
+    for (; v + 64 <= n_v; v += 64)
+        bonus_block(WIDE, first_lanes(LANES), out + v, s + v, &t, v);
+    for (; v < n_v; v += LANES)
+        bonus_block(1, first_lanes(n_v - v < LANES ? n_v - v : LANES), out + v, s + v, &t, v);
+}
+
 static void wkv4(float *out, float *num, float *den, float *peak, const float *decay,
                  const float *bonus, const float *k, const float *v, size_t n)
 {
@@ -439,5 +478,6 @@ const struct sl_kernels sl_kernels_avx512 = {
     .max = max,
     .state_read = state_read,
     .state_step = state_step,
+    .state_bonus = state_bonus,
     .wkv4 = wkv4,
 };

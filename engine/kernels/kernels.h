@@ -85,12 +85,19 @@ struct sl_kernels {
      * decay NULL: no multiplication. b and a NULL (both): without that term.
      *   linear attention                 neither
      *   RetNet, GLA, Mamba-2             decay alone (one value for all keys is a vector of it)
-     *   RWKV-5 and 6                     decay alone; their read, of the old s, is state_read's
+     *   RWKV-5 and 6                     read before: see state_bonus
      *   delta rules                      val[v] = β(v - Σ_k s[k][v]·key[k]) of the old s
      *   RWKV-7                           decay = w, b = kk·α, a[v] = Σ_k s[k][v]·(-kk[k]) likewise
      */
     void (*state_step)(float *out, float *s, const float *decay, const float *b, const float *a,
                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
+
+    /* One token of a rule that reads before it writes, the token itself with a bonus in the place
+     * of a decay (RWKV-5 and 6: Peng 2024, arXiv:2404.05892, equations 9 and 16): out[v]  = Σ_k
+     * fma(bonus[k]·key[k], val[v], s[k][v])·q[k]          (of the old s) s[k][v] = fma(key[k],
+     * val[v], s[k][v]·decay[k]) */
+    void (*state_bonus)(float *out, float *s, const float *decay, const float *bonus,
+                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
 
     /* One token of RWKV-4's memory, channel by channel (Peng 2023, appendix D): two sums of values
      * and of weights, both divided by e^peak. With p = max(peak, bonus + k), a = exp(peak - p) and

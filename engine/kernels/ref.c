@@ -257,6 +257,20 @@ static void state_step(float *out, float *s, const float *decay, const float *b,
     }
 }
 
+static void state_bonus(float *out, float *s, const float *decay, const float *bonus,
+                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v)
+{
+    for (size_t v = 0; v < n_v; v++) {
+        float acc = 0;
+        for (size_t k = 0; k < n_k; k++) {
+            float t = s[k * n_v + v];
+            acc = fmaf(fmaf(bonus[k] * key[k], val[v], t), q[k], acc);
+            s[k * n_v + v] = fmaf(key[k], val[v], t * decay[k]);
+        }
+        out[v] = acc;
+    }
+}
+
 static void wkv4(float *out, float *num, float *den, float *peak, const float *decay,
                  const float *bonus, const float *k, const float *v, size_t n)
 {
@@ -296,5 +310,6 @@ const struct sl_kernels sl_kernels_ref = {
     .max = max,
     .state_read = state_read,
     .state_step = state_step,
+    .state_bonus = state_bonus,
     .wkv4 = wkv4,
 };

@@ -22,8 +22,10 @@ struct sl_mixer {
     const char *title;      /* for people: "RWKV-7" */
     const char *model_type; /* what a config.json calls it; NULL: nothing does */
     const struct sl_block *block;
-    size_t layer_bytes;            /* of the mixer's own struct, one per layer */
-    const struct sl_rename *names; /* see load.h; NULL: files have the names that are asked for */
+    size_t layer_bytes;              /* of the mixer's own struct, one per layer */
+    const struct sl_rename *names;   /* see load.h; NULL: files have the names that are asked for */
+    const struct sl_choice *choices; /* see load.h; ends with a NULL name; or NULL */
+    bool closed; /* a tensor that nothing uses is an error; else it is counted */
 
     /* Fills l->config in; an error where it is beyond load.h's limits or contradicts itself. */
     void (*config)(struct sl_load *l);
@@ -42,6 +44,6 @@ const struct sl_mixer *sl_mixer_find_type(const char *model_type);
 /* All of them; ends with NULL. */
 extern const struct sl_mixer *const sl_mixers[];
 
-extern const struct sl_mixer sl_mixer_rwkv4, sl_mixer_rwkv7;
+extern const struct sl_mixer sl_mixer_rwkv4, sl_mixer_rwkv5, sl_mixer_rwkv7;
 
 #endif

@@ -5,6 +5,7 @@
 
 const struct sl_mixer *const sl_mixers[] = {
     &sl_mixer_rwkv4,
+    &sl_mixer_rwkv5,
     &sl_mixer_rwkv7,
     NULL,
 };

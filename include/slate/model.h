@@ -13,6 +13,8 @@ struct sl_model_options {
     const char *path;      /* a .pth or .safetensors file; NULL: the embedded default model */
     enum sl_dtype weights; /* F32, BF16 or F16: how matrices are kept; NONE: as the file has them */
     const char *kernels;   /* "ref", "avx2", …; NULL: the best this machine can run */
+    const char *rule;      /* what the file leaves open, "name=value,…", where its rule leaves
+                              anything (an error says what); NULL: the defaults */
 };
 
 struct sl_model_info {

@@ -464,6 +464,30 @@ static void states_are_right(void **state)
     assert_true(out == BIG + 2);
 }
 
+/* Two tokens by hand, in numbers that are exact: what is read is the state before the token, and
+ * the token itself with its bonus. */
+static void state_bonus_is_right(void **state)
+{
+    (void)state;
+    float s[2][3] = {{1, 2, 3}, {-4, 5, 6}}, out[3];
+    const float decay[] = {0.5F, 0.25F}, bonus[] = {2, -1}, key[] = {3, 8}, q[] = {1, 0.5F};
+    const float val[] = {1, -1, 0.25F};
+    /* bonus·key = 6, -8 */
+    const float want[] = {1 + 6 + 0.5F * (-4 - 8), 2 - 6 + 0.5F * (5 + 8),
+                          3 + 1.5F + 0.5F * (6 - 2)};
+    const float after[2][3] = {{0.5F + 3, 1 - 3, 1.5F + 0.75F}, {-1 + 8, 1.25F - 8, 1.5F + 2}};
+    ref->state_bonus(out, s[0], decay, bonus, key, val, q, 2, 3);
+    assert_memory_equal(out, want, sizeof want);
+    assert_memory_equal(s, after, sizeof after);
+    /* Keys in order: 2^24 first swallows the ones after it. */
+    float t[] = {BIG, 1, 1}, back[] = {1, 1, BIG};
+    const float one[] = {1, 1, 1}, zero[] = {0, 0, 0};
+    ref->state_bonus(out, t, one, zero, zero, one, one, 3, 1);
+    assert_true(out[0] == BIG);
+    ref->state_bonus(out, back, one, zero, zero, one, one, 3, 1);
+    assert_true(out[0] == BIG + 2);
+}
+
 /* RWKV-4's mean as the paper writes it (equation 16), without any stabiliser, in double. */
 static void wkv4_is_right(void **state)
 {
@@ -516,6 +540,7 @@ int main(void)
         cmocka_unit_test(matmul_in_order_with_one_rounding),
         cmocka_unit_test(matmul_is_accurate),
         cmocka_unit_test(states_are_right),
+        cmocka_unit_test(state_bonus_is_right),
         cmocka_unit_test(wkv4_is_right),
     };
     return cmocka_run_group_tests_name("kernels_ref", tests, NULL, NULL);

@@ -340,6 +340,14 @@ static void check_state(const struct sl_kernels *k, size_t n_k, size_t n_v, int 
         assert_same_floats(out[1], out[0], n_v, what);
         assert_same_floats(s[1], s[0], n_k * n_v, what);
     }
+    for (int t = 0; t < 2; t++) {
+        ref->state_bonus(out[0], s[0], by_key[0], by_key[1], by_key[2], by_value[1], by_key[3], n_k,
+                         n_v);
+        k->state_bonus(out[1], s[1], by_key[0], by_key[1], by_key[2], by_value[1], by_key[3], n_k,
+                       n_v);
+        assert_same_floats(out[1], out[0], n_v, what);
+        assert_same_floats(s[1], s[0], n_k * n_v, what);
+    }
     for (size_t i = 0; i < 4; i++)
         sl_free(by_key[i]);
     for (size_t i = 0; i < 2; i++) {

@@ -29,6 +29,10 @@ struct source {
 static struct source sources[] = {
     {"v4", "model.pth"},         {"v4", "model.safetensors"},
     {"v4-rand", "model.pth"},    {"v4-rand", "model.safetensors"},
+    {"v5.1", "model.pth"},       {"v5.1", "model.safetensors"},
+    {"v5.1-rand", "model.pth"},  {"v5.1-rand", "model.safetensors"},
+    {"v5.2", "model.pth"},       {"v5.2", "model.safetensors"},
+    {"v5.2-rand", "model.pth"},  {"v5.2-rand", "model.safetensors"},
     {"v7", "model.pth"},         {"v7", "model.safetensors"},
     {"v7-rand", "model.pth"},    {"v7-rand", "model.safetensors"},
     {"v7-reverse", "model.pth"},
@@ -86,11 +90,12 @@ static uint32_t *read_tokens(const char *folder, const char *file, size_t *ret_n
     return v;
 }
 
-static struct sl_model *open_model(const struct source *s, const char *kernels)
+static struct sl_model *open_model(const struct source *s, const char *kernels, const char *rule)
 {
     struct sl_error err;
     struct sl_model *m = NULL;
-    const struct sl_model_options opt = {.path = path_of(s->folder, s->file), .kernels = kernels};
+    const struct sl_model_options opt = {
+        .path = path_of(s->folder, s->file), .kernels = kernels, .rule = rule};
     if (sl_model_open(&m, &opt, &err) != SL_OK)
         fail_msg("%s", err.message);
     return m;
@@ -262,32 +267,56 @@ static void check_greedy(struct runner *r, const char *folder)
     json_decref(j);
 }
 
-static void test_source(void **prestate)
+/* The sets that were computed with the group norm's eps that the model has by itself, or, `other`,
+ * with another one. */
+static size_t check_sets(struct runner *r, const char *folder, const json_t *fixture, bool other)
 {
-    const struct source *s = *prestate;
-    need_reference();
-    for (const char *const *k = sl_kernels_names(); *k; k++) {
-        struct sl_model *m = open_model(s, *k);
-        struct runner r;
+    const json_t *own = json_object_get(fixture, "group_norm_eps"), *set;
+    size_t i, n = 0;
+    json_array_foreach(json_object_get(fixture, "sets"), i, set)
+    {
+        const json_t *eps = json_object_get(set, "group_norm_eps");
+        if ((eps && own && json_number_value(eps) != json_number_value(own)) != other)
+            continue;
+        for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++)
+            check_set(r, folder, set, cuts[c]);
+        n++;
+    }
+    return n;
+}
+
+static void check_source(const struct source *s, const char *kernels)
+{
+    struct sl_model *m = open_model(s, kernels, NULL);
+    struct runner r;
+    runner_open(&r, m, 2, 256, 1);
+    json_t *fixture = read_json(s->folder, "fixture.json");
+    size_t n_sets = json_array_size(json_object_get(fixture, "sets"));
+    assert_true(n_sets > 0);
+    size_t n = check_sets(&r, s->folder, fixture, false);
+    check_greedy(&r, s->folder);
+    const json_t *heads = json_object_get(fixture, "n_head");
+    if (heads) /* RWKV-4 has none */
+        assert_int_equal(sl_model_info(m)->n_heads, json_integer_value(heads));
+    assert_int_equal(sl_model_info(m)->n_unused == 0 || strcmp(s->folder, "v7-rand") == 0, 1);
+    runner_close(&r);
+    sl_model_close(m);
+    if (n < n_sets) {
+        m = open_model(s, kernels, "ln_x_eps=1e-5");
         runner_open(&r, m, 2, 256, 1);
-        json_t *fixture = read_json(s->folder, "fixture.json");
-        size_t i;
-        const json_t *set;
-        assert_true(json_array_size(json_object_get(fixture, "sets")) > 0);
-        json_array_foreach(json_object_get(fixture, "sets"), i, set)
-        {
-            for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++)
-                check_set(&r, s->folder, set, cuts[c]);
-        }
-        check_greedy(&r, s->folder);
-        const json_t *heads = json_object_get(fixture, "n_head");
-        if (heads) /* RWKV-4 has none */
-            assert_int_equal(sl_model_info(m)->n_heads, json_integer_value(heads));
-        assert_int_equal(sl_model_info(m)->n_unused == 0 || strcmp(s->folder, "v7-rand") == 0, 1);
-        json_decref(fixture);
+        n += check_sets(&r, s->folder, fixture, true);
         runner_close(&r);
         sl_model_close(m);
     }
+    assert_int_equal(n, n_sets);
+    json_decref(fixture);
+}
+
+static void test_source(void **prestate)
+{
+    need_reference();
+    for (const char *const *k = sl_kernels_names(); *k; k++)
+        check_source(*prestate, *k);
 }
 
 static void test_reverse(void **unused)
@@ -295,7 +324,7 @@ static void test_reverse(void **unused)
     (void)unused;
     need_reference();
     const struct source s = {"v7-reverse", "model.pth"};
-    struct sl_model *m = open_model(&s, NULL);
+    struct sl_model *m = open_model(&s, NULL, NULL);
     struct runner r;
     runner_open(&r, m, 1, 128, 1);
     json_t *j = read_json("v7-reverse", "cases.json");
@@ -334,20 +363,22 @@ static void test_fingerprint(void **unused)
     for (size_t i = 0; i + 1 < N_SOURCES; i++) {
         if (strcmp(sources[i].folder, sources[i + 1].folder) != 0)
             continue;
-        struct sl_model *a = open_model(&sources[i], NULL), *b = open_model(&sources[i + 1], NULL);
+        struct sl_model *a = open_model(&sources[i], NULL, NULL),
+                        *b = open_model(&sources[i + 1], NULL, NULL);
         const struct sl_model_info *x = sl_model_info(a), *y = sl_model_info(b);
         assert_int_equal(memcmp(x->fingerprint, y->fingerprint, 16) == 0, x->weights == y->weights);
         sl_model_close(a);
         sl_model_close(b);
     }
     /* Two models. */
-    struct sl_model *a = open_model(&sources[0], NULL), *b = open_model(&sources[2], NULL);
+    struct sl_model *a = open_model(&sources[0], NULL, NULL),
+                    *b = open_model(&sources[2], NULL, NULL);
     assert_memory_not_equal(sl_model_info(a)->fingerprint, sl_model_info(b)->fingerprint, 16);
     sl_model_close(a);
     sl_model_close(b);
     /* v7-rand: BF16 and F32. */
     const struct source rand7 = {"v7-rand", "model.safetensors"};
-    a = open_model(&rand7, NULL);
+    a = open_model(&rand7, NULL, NULL);
     assert_int_equal(sl_model_info(a)->weights, SL_DTYPE_F32);
     sl_model_close(a);
 }
