@@ -18,6 +18,14 @@
 #include "tests/support/floats.h"
 #include "tests/support/turns.h"
 
+/* The thread sanitizer looks for races, which every round has again, and takes minutes for all.
+ * What the rounds must have met is asked where all of them run. */
+#if defined(__SANITIZE_THREAD__)
+enum { SHARE = 10 };
+#else
+enum { SHARE = 1 };
+#endif
+
 static struct stand stand;
 
 static const char story[] = "User: my name is Kate. i have a dog called Rex.\n\nAssistant:";
@@ -253,7 +261,7 @@ static void test_a_stop_is_cut_from_the_state(void **state)
     (void)state;
     uint64_t seed = 11;
     size_t n_cut = 0;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 60 / SHARE; round++) {
         uint32_t *ids;
         struct sl_turn_spec spec = spec_of(story, 40, &ids);
         struct outcome whole;
@@ -275,7 +283,7 @@ static void test_a_stop_is_cut_from_the_state(void **state)
         outcome_done(&stand, &whole);
         free(ids);
     }
-    assert_true(n_cut > 150);
+    assert_true(n_cut > 150 || SHARE > 1);
 }
 
 /* The head of a divided token has log probabilities: those of a model that was fed the text. */
@@ -284,7 +292,7 @@ static void test_logprobs_describe_what_is_kept(void **state)
     (void)state;
     uint64_t seed = 23;
     size_t n_heads = 0;
-    for (int round = 0; round < 30; round++) {
+    for (int round = 0; round < 30 / SHARE; round++) {
         uint32_t *ids;
         struct sl_turn_spec spec = spec_of(story, 24, &ids);
         struct outcome whole, o;
@@ -314,7 +322,7 @@ static void test_logprobs_describe_what_is_kept(void **state)
         outcome_done(&stand, &whole);
         free(ids);
     }
-    assert_true(n_heads > 5);
+    assert_true(n_heads > 5 || SHARE > 1);
 }
 
 /* Stop tokens and the end token are never fed; what came before is pending. */
@@ -322,7 +330,7 @@ static void test_stop_tokens_are_not_fed(void **state)
 {
     (void)state;
     uint64_t seed = 5;
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 20 / SHARE; round++) {
         uint32_t *ids;
         struct sl_turn_spec spec = spec_of(story, 40, &ids);
         struct outcome whole, o;
@@ -623,7 +631,7 @@ static void test_a_paused_turn_goes_on_byte_for_byte(void **state)
     (void)state;
     uint64_t seed = 77;
     size_t n_pauses = 0, n_with_held = 0, n_stopped = 0;
-    for (int round = 0; round < 80; round++) {
+    for (int round = 0; round < 80 / SHARE; round++) {
         uint32_t *ids;
         struct sl_turn_spec spec = spec_of(story, 64, &ids);
         struct sl_penalty_ring ring = {.n = 3, .tokens = {300, 400, 500}};
@@ -660,9 +668,9 @@ static void test_a_paused_turn_goes_on_byte_for_byte(void **state)
     }
     print_message("%zu pauses, %zu with an open candidate, %zu stopped\n", n_pauses, n_with_held,
                   n_stopped);
-    assert_true(n_pauses > 300);
-    assert_true(n_with_held > 5);
-    assert_true(n_stopped > 5);
+    assert_true(n_pauses > 300 || SHARE > 1);
+    assert_true(n_with_held > 5 || SHARE > 1);
+    assert_true(n_stopped > 5 || SHARE > 1);
 }
 
 /* Closing ends what runs. */
