@@ -24,7 +24,6 @@ struct sl_run {
     size_t n_tokens;
     size_t queued; /* prompt tokens counted in the queue */
     struct sl_turn *turn;
-    struct sl_turn_states states;
     void *live, *shadow; /* slots */
     int64_t started_ms;
     size_t n_drop; /* tokens that were pending and are chosen again */
@@ -52,7 +51,7 @@ struct sl_turns {
     size_t queued_prefill;
     struct sl_run *line, **line_end;
     struct sl_run *ending, **ending_end;
-    bool draining, closing;
+    bool draining;
     void (*drained)(void *arg);
     void *drained_arg;
 };
