@@ -412,6 +412,18 @@ void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, siz
     add_matrix(l, ret, n_out, n_in, SL_OUT_IN, t);
 }
 
+void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t count, size_t n_out,
+                   size_t n_in, enum sl_layout layout, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    assert(!turned);
+    size_t rows = layout == SL_OUT_IN ? n_out : n_in, cols = layout == SL_OUT_IN ? n_in : n_out;
+    const struct sl_tensor *t = need_shape(l, name, 3, (size_t[]){count, rows, cols});
+    t = t ? part_of(l, t, i, 1, count) : NULL;
+    add_matrix(l, ret, n_out, n_in, layout, t);
+}
+
 void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,
                        size_t d_model, const char *fmt, ...)
 {

@@ -148,6 +148,9 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
 /* n_out of the n_stacked outputs of a tensor [n_stacked, n_in], from `first` on. */
 void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
                      size_t n_stacked, size_t n_in, const char *fmt, ...) SL_PRINTF(7, 8);
+/* Matrix i of the `count` that a tensor [count, …, …] holds. */
+void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t count, size_t n_out,
+                   size_t n_in, enum sl_layout layout, const char *fmt, ...) SL_PRINTF(8, 9);
 
 void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,
                        size_t d_model, const char *fmt, ...) SL_PRINTF(5, 6);

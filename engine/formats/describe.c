@@ -30,7 +30,8 @@ static const struct kind kinds[] = {
     {"rwkv7", "RWKV-7", {"blocks.0.att.r_k", "blocks.0.att.w1"}, {0}},
     /* One of those is missing: still best told by its reader, by name. */
     {"rwkv7", "RWKV-7", {"blocks.0.att.k_k", "blocks.0.att.k_a"}, {0}},
-    {"rwkv6", "RWKV-6", {"blocks.0.att.time_maa_x", "blocks.0.att.time_decay_w1"}, {0}},
+    {"rwkv6", "RWKV-6", {"blocks.0.att.time_maa_x"}, {0}},
+    {"rwkv6", "RWKV-6", {"blocks.0.att.time_maa_w1"}, {0}},
     {"rwkv5", "RWKV-5", {"blocks.0.att.time_decay", "blocks.0.att.ln_x.weight"}, {0}},
     {"rwkv5", "RWKV-5", {"blocks.0.att.time_mix_k", "blocks.0.att.ln_x.bias"}, {0}},
     {"rwkv4", "RWKV-4", {"blocks.0.att.time_decay", "blocks.0.att.time_first"}, {0}},

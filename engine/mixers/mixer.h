@@ -44,6 +44,6 @@ const struct sl_mixer *sl_mixer_find_type(const char *model_type);
 /* All of them; ends with NULL. */
 extern const struct sl_mixer *const sl_mixers[];
 
-extern const struct sl_mixer sl_mixer_rwkv4, sl_mixer_rwkv5, sl_mixer_rwkv7;
+extern const struct sl_mixer sl_mixer_rwkv4, sl_mixer_rwkv5, sl_mixer_rwkv6, sl_mixer_rwkv7;
 
 #endif

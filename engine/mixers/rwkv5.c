@@ -22,8 +22,6 @@
  * and test files, may want 1e-5.
  *
  * Four stages: mix, project, the recurrence, the output. */
-#include <string.h>
-
 #include "engine/block.h"
 #include "engine/mixers/mixer.h"
 

@@ -4,10 +4,7 @@
 #include <string.h>
 
 const struct sl_mixer *const sl_mixers[] = {
-    &sl_mixer_rwkv4,
-    &sl_mixer_rwkv5,
-    &sl_mixer_rwkv7,
-    NULL,
+    &sl_mixer_rwkv4, &sl_mixer_rwkv5, &sl_mixer_rwkv6, &sl_mixer_rwkv7, NULL,
 };
 
 const struct sl_mixer *sl_mixer_find(const char *arch)

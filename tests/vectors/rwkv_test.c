@@ -33,6 +33,8 @@ static struct source sources[] = {
     {"v5.1-rand", "model.pth"},  {"v5.1-rand", "model.safetensors"},
     {"v5.2", "model.pth"},       {"v5.2", "model.safetensors"},
     {"v5.2-rand", "model.pth"},  {"v5.2-rand", "model.safetensors"},
+    {"v6", "model.pth"},         {"v6", "model.safetensors"},
+    {"v6-rand", "model.pth"},    {"v6-rand", "model.safetensors"},
     {"v7", "model.pth"},         {"v7", "model.safetensors"},
     {"v7-rand", "model.pth"},    {"v7-rand", "model.safetensors"},
     {"v7-reverse", "model.pth"},
