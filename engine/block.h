@@ -28,5 +28,6 @@ struct sl_block {
 };
 
 extern const struct sl_block sl_block_rwkv4, sl_block_rwkv6, sl_block_rwkv7;
+extern const struct sl_block sl_block_fla, sl_block_mamba;
 
 #endif

@@ -26,20 +26,26 @@ static void load_norm(struct sl_load *l, struct sl_norm *ret, const char *prefix
                       const char *name)
 {
     size_t d = l->config.d_model;
-    ret->eps = EPS_LN;
+    ret->eps = l->config.norm_eps > 0 ? l->config.norm_eps : EPS_LN;
     sl_load_vector(l, &ret->w, d, "%s%zu.%s.weight", prefix, i, name);
-    sl_load_vector(l, &ret->b, d, "%s%zu.%s.bias", prefix, i, name);
+    if (!l->config.bare)
+        sl_load_vector(l, &ret->b, d, "%s%zu.%s.bias", prefix, i, name);
 }
 
 static void load_ends(struct sl_load *l, struct sl_ends *ret)
 {
     size_t d = l->config.d_model, vocab = l->config.vocab_size;
     sl_load_embedding(l, &ret->embedding, vocab, d, "emb.weight");
-    load_norm(l, &ret->norm_in, "blocks.", 0, "ln0");
-    ret->norm_out.eps = EPS_LN;
+    if (!l->config.no_norm_in)
+        load_norm(l, &ret->norm_in, "blocks.", 0, "ln0");
+    ret->norm_out.eps = l->config.norm_eps > 0 ? l->config.norm_eps : EPS_LN;
     sl_load_vector(l, &ret->norm_out.w, d, "ln_out.weight");
-    sl_load_vector(l, &ret->norm_out.b, d, "ln_out.bias");
-    sl_load_matrix(l, &ret->head, vocab, d, SL_OUT_IN, "head.weight");
+    if (!l->config.bare)
+        sl_load_vector(l, &ret->norm_out.b, d, "ln_out.bias");
+    sl_load_matrix(l, &ret->head, vocab, d, SL_OUT_IN,
+                   l->config.tied ? "emb.weight" : "head.weight");
+    if (l->config.tied)
+        sl_load_ignore(l, "head.weight");
 }
 
 /* The mixing vectors' names: `prefix` and then k or r. */

@@ -32,8 +32,10 @@ enum {
 /* What mixer, block and ends must agree on. */
 struct sl_config {
     size_t n_layers, d_model, n_heads, head_size, d_ffn, vocab_size;
-    float norm_eps; /* of the block's norms, where the file says it */
-    bool tied;      /* the head is the embedding */
+    float norm_eps;  /* of the block's norms; 0: the block's own constant */
+    bool tied;       /* the head is the embedding */
+    bool bare;       /* the block's norms have no biases */
+    bool no_norm_in; /* there is no norm on the embedding */
 };
 
 /* A name that a loader asks for, and the one that a family of files has instead. One '*' stands for
@@ -180,7 +182,8 @@ bool sl_load_flag(struct sl_load *l, const char *key, bool absent);
  * and give SIZE_MAX. Another word is MODEL_UNSUPPORTED. */
 size_t sl_load_choice(struct sl_load *l, const char *key, size_t absent, const char *const *words);
 
-/* A feature that is not served here: an error when the key is there and neither null nor false. */
+/* A feature that is not served here: an error when the key is there and neither null, false nor an
+ * empty list. */
 void sl_load_refuse(struct sl_load *l, const char *key, const char *what);
 
 /* The first error, when there is none yet: "retnet/config.json: " and then the text. */

@@ -177,7 +177,8 @@ size_t sl_load_choice(struct sl_load *l, const char *key, size_t absent, const c
 void sl_load_refuse(struct sl_load *l, const char *key, const char *what)
 {
     const struct sl_setting *s = find(l, key);
-    if (!s || s->kind == SL_SETTING_NULL || (s->kind == SL_SETTING_BOOL && !s->flag))
+    if (!s || s->kind == SL_SETTING_NULL || (s->kind == SL_SETTING_BOOL && !s->flag) ||
+        ((s->kind == SL_SETTING_LIST || s->kind == SL_SETTING_OBJECT) && s->n == 0))
         return;
     char given[VALUE_BYTES];
     value_text(given, s);

@@ -15,8 +15,10 @@ enum { KIB = 1024, MIB = 1024 * 1024, SECOND = 1000, MINUTE = 60 * 1000, HOUR = 
 
 static const struct sl_option options[] = {
     /* the model */
-    {"model", SL_OPTION_STRING, AT(model), NULL, 0, 0, NULL, "FILE",
-     "The model: an RWKV .pth or .safetensors file. Without it the embedded model serves.", ALL},
+    {"model", SL_OPTION_STRING, AT(model), NULL, 0, 0, NULL, "FILE|DIR",
+     "The model: an RWKV .pth or .safetensors file, or a directory with config.json and "
+     "model.safetensors of a flash-linear-attention model. Without it the embedded model serves.",
+     ALL},
     {"tokenizer", SL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, NULL, "FILE|bytes",
      "The vocabulary: an RWKV World vocabulary file, or the word bytes (one token per byte). The "
      "embedded model brings its own.",

@@ -110,6 +110,13 @@ struct sl_kernels {
                  const float *bonus, const float *k, const float *v, size_t n);
 };
 
+/* Angles as whole fractions of a turn, 2^64 to one turn; for rotations by position · frequency.
+ * sl_turn: 0 ≤ turns < 1 per position -> such a fraction. sl_turns: ret_cos[i] and ret_sin[i] of
+ * turn[i] · position, exact modulo a turn, to within 1e-12 before the rounding to f32, in the same
+ * instructions for any position; the same bits on every machine. */
+uint64_t sl_turn(double turns);
+void sl_turns(float *ret_cos, float *ret_sin, const uint64_t *turn, uint64_t position, size_t n);
+
 /* The table by name, or the best that this machine can run for NULL. NULL when there is no such
  * table or the machine cannot run it. */
 const struct sl_kernels *sl_kernels_find(const char *name);

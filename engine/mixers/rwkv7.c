@@ -1,4 +1,6 @@
-/* rwkv7.c: RWKV-7 "Goose" (Peng et al. 2025, arXiv:2503.14456), as BlinkDL's files hold it.
+/* rwkv7.c: RWKV-7 "Goose" (Peng et al. 2025, arXiv:2503.14456), as BlinkDL's files hold it, and as
+ * flash-linear-attention does: other names, the low-rank matrices the other way round, and
+ * settings.
  *
  * Per head, with keys and values of N channels and S [key][value] (the paper's S transposed):
  *
@@ -16,18 +18,21 @@
  * Five stages: mix, project, the low-rank pairs' second halves, the recurrence, the output. */
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "engine/block.h"
-#include "engine/mixers/mixer.h"
+#include "engine/fla.h"
 
 enum { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIX };
 
 #define EPS_LN_X 64e-5f
 #define DECAY_SCALE -0.6065306597126334f /* -exp(-1/2) */
 #define KAPPA_MIN 1e-12f
+#define KAPPA_EPS 1e-6f /* of the library's fused norm, under the root */
 
 struct layer {
     bool first;           /* has no residual of values */
+    bool fused;           /* κ is divided by sqrt(Σ + KAPPA_EPS) */
     size_t d, n_heads, n; /* d = n_heads · n */
     const float *mix[N_MIX];
     struct sl_matrix r, k, v, o;
@@ -80,8 +85,13 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->state = sl_load_state(l, SL_DTYPE_F32, 3, (size_t[]){m->n_heads, m->n, m->n},
                              "layers.%zu.mixer.state", i);
 
-    for (size_t j = 0; j < N_MIX; j++)
-        sl_load_vector(l, &m->mix[j], d, "blocks.%zu.att.x_%c", i, "rwkvag"[j]);
+    for (size_t j = 0; j < N_MIX; j++) {
+        /* Files of early 2025 from the library have all six in one, in this order. */
+        if (sl_load_has(l, "blocks.%zu.att.x_x", i))
+            sl_load_row(l, &m->mix[j], j, N_MIX, d, "blocks.%zu.att.x_x", i);
+        else
+            sl_load_vector(l, &m->mix[j], d, "blocks.%zu.att.x_%c", i, "rwkvag"[j]);
+    }
     sl_load_matrix(l, &m->r, d, d, SL_OUT_IN, "blocks.%zu.att.receptance.weight", i);
     sl_load_matrix(l, &m->k, d, d, SL_OUT_IN, "blocks.%zu.att.key.weight", i);
     sl_load_matrix(l, &m->v, d, d, SL_OUT_IN, "blocks.%zu.att.value.weight", i);
@@ -106,6 +116,134 @@ static void load(struct sl_load *l, size_t i, void *layer)
     sl_load_scratch(l, (N_MIX + 4) * ld + ranks,
                     ld > 4 * sl_row_floats(m->n) ? ld : 4 * sl_row_floats(m->n));
     sl_load_carry(l, ld);
+}
+
+/* --- as flash-linear-attention holds it ---------------------------------------------------------
+ */
+
+#define HERE "blocks.*."
+#define THERE "model.layers.*."
+#define NORM(here, there)                                                                          \
+    {here ".weight", there ".weight", false},                                                      \
+    {                                                                                              \
+        here ".bias", there ".bias", false                                                         \
+    }
+#define LOW_RANK(x)                                                                                \
+    {HERE "att." x "1", THERE "attn." x "_lora.lora.0.weight", true},                              \
+        {HERE "att." x "2", THERE "attn." x "_lora.lora.2.weight", true},                          \
+    {                                                                                              \
+        HERE "att." x "0", THERE "attn." x "_lora.lora.2.bias", false                              \
+    }
+#define PLAIN(here, there)                                                                         \
+    {                                                                                              \
+        HERE "att." here, THERE "attn." there, false                                               \
+    }
+
+static const struct sl_rename fla_names[] = {
+    {"emb.weight", "model.embeddings.weight", false},
+    {"head.weight", "lm_head.weight", false},
+    NORM("ln_out", "model.norm"),
+    NORM(HERE "ln0", THERE "pre_norm"),
+    NORM(HERE "ln1", THERE "attn_norm"),
+    NORM(HERE "ln2", THERE "ffn_norm"),
+    {HERE "ffn.x_k", THERE "ffn.x_k", false},
+    {HERE "ffn.key.weight", THERE "ffn.key.weight", false},
+    {HERE "ffn.value.weight", THERE "ffn.value.weight", false},
+    PLAIN("x_x", "x_x"),
+    PLAIN("x_r", "x_r"),
+    PLAIN("x_w", "x_w"),
+    PLAIN("x_k", "x_k"),
+    PLAIN("x_v", "x_v"),
+    PLAIN("x_a", "x_a"),
+    PLAIN("x_g", "x_g"),
+    PLAIN("receptance.weight", "r_proj.weight"),
+    PLAIN("key.weight", "k_proj.weight"),
+    PLAIN("value.weight", "v_proj.weight"),
+    PLAIN("output.weight", "o_proj.weight"),
+    LOW_RANK("w"),
+    LOW_RANK("a"),
+    LOW_RANK("v"),
+    LOW_RANK("g"),
+    PLAIN("k_k", "k_k"),
+    PLAIN("k_a", "k_a"),
+    PLAIN("r_k", "r_k"),
+    NORM(HERE "att.ln_x", THERE "attn.g_norm"),
+    {0},
+};
+
+/* head_dim and num_heads, of which one may be null. */
+static void fla_heads(struct sl_load *l)
+{
+    struct sl_config *c = &l->config;
+    bool given = sl_load_set(l, "head_dim") || !sl_load_set(l, "num_heads");
+    size_t n = sl_load_size(l, "num_heads", 0, SL_HEADS_MAX);
+    c->head_size = given ? sl_load_size(l, "head_dim", 64, SL_HEAD_SIZE_MAX)
+                         : sl_fla_divide(l, "hidden_size", c->d_model, "num_heads", n);
+    c->n_heads = sl_fla_divide(l, "hidden_size", c->d_model, "head_dim", c->head_size);
+    if (n && n != c->n_heads)
+        sl_load_fail_setting(l, SL_E_MODEL_INVALID,
+                             "num_heads is %zu, but hidden_size %zu and head_dim %zu make %zu", n,
+                             c->d_model, c->head_size, c->n_heads);
+}
+
+/* value_dim, a number or one for each layer, must be hidden_size. */
+static void fla_values(struct sl_load *l)
+{
+    size_t d = l->config.d_model;
+    bool list = sl_load_set(l, "value_dim.0");
+    for (size_t i = 0; sl_load_set(l, "value_dim") && i < (list ? l->config.n_layers : 1); i++) {
+        char key[32];
+        (void)snprintf(key, sizeof key, "value_dim.%zu", i);
+        size_t n = sl_load_size(l, list ? key : "value_dim", d, SL_D_MODEL_MAX);
+        if (n != d)
+            sl_load_fail_setting(l, SL_E_MODEL_UNSUPPORTED,
+                                 "%s is %zu; only hidden_size, %zu, can be run",
+                                 list ? key : "value_dim", n, d);
+    }
+}
+
+static void fla_config(struct sl_load *l)
+{
+    static const struct sl_fla_class class = {
+        .hidden_size = 2048, .num_hidden_layers = 24, .norm_eps = 1e-5};
+    static const char *const words[] = {"sqrelu", NULL};
+    struct sl_config *c = &l->config;
+    sl_fla_config(l, &class);
+    (void)sl_load_choice(l, "hidden_act", 0, words);
+    c->bare = !sl_load_flag(l, "norm_bias", true);
+    c->no_norm_in = !sl_load_flag(l, "norm_first", true);
+    c->d_ffn = sl_load_size(l, "intermediate_size", 0, SL_D_FFN_MAX);
+    if (c->d_ffn == 0) {
+        size_t n = sl_fla_width(l, "hidden_ratio", 4, c->d_model);
+        c->d_ffn = (n + 31) / 32 * 32;
+    }
+    fla_heads(l);
+    fla_values(l);
+}
+
+/* The rank that the settings give to a low-rank pair is the one that it has. null: any. */
+static void fla_rank(struct sl_load *l, const char *key, size_t absent, size_t rank)
+{
+    const struct sl_settings *s = l->tensors->settings;
+    if (!sl_load_ok(l) || (sl_settings_find(s, key) && !sl_load_set(l, key)))
+        return;
+    size_t n = sl_load_size(l, key, absent, SL_RANK_MAX);
+    if (n != rank)
+        sl_load_fail_setting(l, SL_E_MODEL_INVALID, "%s is %zu, but the tensors' rank is %zu", key,
+                             n, rank);
+}
+
+static void fla_load(struct sl_load *l, size_t i, void *layer)
+{
+    struct layer *m = layer;
+    load(l, i, m);
+    fla_rank(l, "decay_low_rank_dim", 64, m->w1.n_out);
+    fla_rank(l, "a_low_rank_dim", 64, m->a1.n_out);
+    fla_rank(l, "gate_low_rank_dim", 128, m->g1.n_out);
+    if (!m->first)
+        fla_rank(l, "v_low_rank_dim", 16, m->v1.n_out);
+    m->ln_x.eps = l->config.norm_eps * (float)m->n;
+    m->fused = sl_load_flag(l, "fuse_norm", true);
 }
 
 /* --- running ------------------------------------------------------------------------------------
@@ -277,7 +415,8 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
         size_t at = t * p->ld + c;
         const float *r = j->r + at, *key = j->k_tilde + at, *v = j->v + at;
         float *out = j->out + at;
-        float norm = sqrtf(k->dot16(j->kappa + at, j->kappa + at, n));
+        float square = k->dot16(j->kappa + at, j->kappa + at, n);
+        float norm = sqrtf(m->fused ? square + KAPPA_EPS : square);
         /* Not fmaxf: a NaN stays one. */
         k->vscale(kappa, j->kappa + at, 1.0f / (norm < KAPPA_MIN ? KAPPA_MIN : norm), n);
         k->vmul(b, kappa, j->a + at, n); /* -(κ ⊙ a): the sign of the read is here */
@@ -317,5 +456,17 @@ const struct sl_mixer sl_mixer_rwkv7 = {
     .layer_bytes = sizeof(struct layer),
     .config = config,
     .load = load,
+    .forward = forward,
+};
+
+const struct sl_mixer sl_mixer_fla_rwkv7 = {
+    .arch = "fla_rwkv7",
+    .title = "RWKV-7 of flash-linear-attention",
+    .model_type = "rwkv7",
+    .block = &sl_block_rwkv7,
+    .layer_bytes = sizeof(struct layer),
+    .names = fla_names,
+    .config = fla_config,
+    .load = fla_load,
     .forward = forward,
 };

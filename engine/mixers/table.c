@@ -3,9 +3,22 @@
 
 #include <string.h>
 
+/* clang-format off */
 const struct sl_mixer *const sl_mixers[] = {
-    &sl_mixer_rwkv4, &sl_mixer_rwkv5, &sl_mixer_rwkv6, &sl_mixer_rwkv7, NULL,
+    &sl_mixer_rwkv4,
+    &sl_mixer_rwkv5,
+    &sl_mixer_rwkv6,
+    &sl_mixer_rwkv7,
+    &sl_mixer_fla_rwkv7,
+    &sl_mixer_linear,
+    &sl_mixer_retnet,
+    &sl_mixer_gla,
+    &sl_mixer_delta_net,
+    &sl_mixer_gated_delta_net,
+    &sl_mixer_mamba2,
+    NULL,
 };
+/* clang-format on */
 
 const struct sl_mixer *sl_mixer_find(const char *arch)
 {

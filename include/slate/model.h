@@ -10,7 +10,8 @@
 struct sl_model;
 
 struct sl_model_options {
-    const char *path;      /* a .pth or .safetensors file; NULL: the embedded default model */
+    const char *path;      /* a .pth or .safetensors file, or a directory with config.json and
+                              model.safetensors; NULL: the embedded default model */
     enum sl_dtype weights; /* F32, BF16 or F16: how matrices are kept; NONE: as the file has them */
     const char *kernels;   /* "ref", "avx2", …; NULL: the best this machine can run */
     const char *rule;      /* what the file leaves open, "name=value,…", where its rule leaves
@@ -38,7 +39,7 @@ struct sl_model_info {
 /* Reads, checks and packs a model. The caller closes *ret, after every engine that uses it.
  * Errors: FILE_NOT_FOUND, IO, FILE_TRUNCATED, FILE_CORRUPT, FILE_UNSUPPORTED; MODEL_UNSUPPORTED
  * (names what the file holds instead); MODEL_INVALID (names the tensor: absent, wrong shape or
- * type, not finite); INVALID_VALUE (an option); NO_MEMORY. */
+ * type, not finite; or the setting: absurd, contradicted); INVALID_VALUE (an option); NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_model_open(struct sl_model **ret, const struct sl_model_options *opt,
                                         struct sl_error *err);
 

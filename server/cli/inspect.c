@@ -3,6 +3,7 @@
  * One thread; output goes to stdout through stdio, and a failed write is a failure of the command.
  * Strings of the file are cleaned before they reach a terminal; in JSON they are escaped. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,11 +23,12 @@ enum {
 };
 
 static const char usage[] =
-    "Usage: slate inspect [--json] FILE\n"
+    "Usage: slate inspect [--json] FILE|DIR\n"
     "\n"
     "Prints what a .safetensors or .pth file holds: container, size, metadata, kind of model,\n"
-    "and its tensors with element type, shape and bytes. Of a session's snapshot also the\n"
-    "session, what is pending, an unfinished turn, and whether it is whole.\n"
+    "and its tensors with element type, shape and bytes. Of a directory also what its config.json\n"
+    "says; of a session's snapshot also the session, what is pending, an unfinished turn, and\n"
+    "whether it is whole.\n"
     "\n"
     "  --json   print one JSON object instead\n"
     "  --help   print this\n";
@@ -122,6 +124,28 @@ static void print_summary(const char *path, const struct sl_tensors *t, const st
     }
 }
 
+/* What a config.json says. Lists and objects are their entries. */
+static void print_settings(const struct sl_settings *all)
+{
+    for (size_t i = 0; all && i < all->n; i++) {
+        const struct sl_setting *s = &all->v[i];
+        if ((s->kind == SL_SETTING_LIST || s->kind == SL_SETTING_OBJECT) && s->n > 0)
+            continue;
+        printf("setting     ");
+        print_clean(s->key, strlen(s->key), TEXT_META_MAX);
+        printf(" = ");
+        if (s->kind == SL_SETTING_NUMBER)
+            printf("%.10g", s->number);
+        else if (s->kind == SL_SETTING_TEXT)
+            print_clean(s->text, strlen(s->text), TEXT_META_MAX);
+        else if (s->kind == SL_SETTING_BOOL)
+            printf("%s", s->flag ? "true" : "false");
+        else
+            printf("%s", s->kind == SL_SETTING_NULL ? "null" : "(empty)");
+        putchar('\n');
+    }
+}
+
 static void print_table(const struct sl_tensors *t)
 {
     size_t width = 4;
@@ -159,6 +183,48 @@ static void member_uint(struct sl_json_out *w, const char *key, uint64_t u)
     sl_out_uint(w, u);
 }
 
+/* Sends what is in the buffer, so that it stays small. */
+static enum sl_code flush(struct sl_buf *b, struct sl_error *err)
+{
+    enum sl_code c = sl_buf_code(b, err);
+    if (!c)
+        fwrite(b->data, 1, b->len, stdout);
+    sl_buf_clear(b);
+    return c;
+}
+
+static void write_setting(struct sl_json_out *w, const struct sl_setting *s)
+{
+    char number[32];
+    sl_out_key_text(w, s->key, strlen(s->key));
+    if (s->kind == SL_SETTING_BOOL)
+        sl_out_bool(w, s->flag);
+    else if (s->kind == SL_SETTING_TEXT)
+        sl_out_str(w, s->text);
+    else if (s->kind == SL_SETTING_NUMBER && isfinite(s->number))
+        sl_out_raw(w, number, (size_t)snprintf(number, sizeof number, "%.17g", s->number));
+    else if (s->kind == SL_SETTING_NUMBER) /* JSON has no word for it */
+        sl_out_str(w, isnan(s->number) ? "NaN" : s->number > 0 ? "Infinity" : "-Infinity");
+    else
+        sl_out_null(w);
+}
+
+/* "settings": {…}, flat; of lists and objects their entries. */
+static enum sl_code write_settings(struct sl_json_out *w, struct sl_buf *b,
+                                   const struct sl_settings *all, struct sl_error *err)
+{
+    enum sl_code c = SL_OK;
+    sl_out_key(w, "settings");
+    sl_out_open(w, '{');
+    for (size_t i = 0; i < all->n && !c; i++) {
+        if (all->v[i].kind != SL_SETTING_LIST && all->v[i].kind != SL_SETTING_OBJECT)
+            write_setting(w, &all->v[i]);
+        c = flush(b, err);
+    }
+    sl_out_close(w, '}');
+    return c;
+}
+
 static void write_tensor(struct sl_json_out *w, const struct sl_tensor *x)
 {
     sl_out_open(w, '{');
@@ -173,16 +239,6 @@ static void write_tensor(struct sl_json_out *w, const struct sl_tensor *x)
     sl_out_key(w, "contiguous");
     sl_out_bool(w, x->contiguous);
     sl_out_close(w, '}');
-}
-
-/* Sends what is in the buffer, so that it stays small. */
-static enum sl_code flush(struct sl_buf *b, struct sl_error *err)
-{
-    enum sl_code c = sl_buf_code(b, err);
-    if (!c)
-        fwrite(b->data, 1, b->len, stdout);
-    sl_buf_clear(b);
-    return c;
 }
 
 static enum sl_code write_json(const char *path, const struct sl_tensors *t,
@@ -215,6 +271,8 @@ static enum sl_code write_json(const char *path, const struct sl_tensors *t,
         c = flush(&b, err);
     }
     sl_out_close(&w, '}');
+    if (t->settings && !c)
+        c = write_settings(&w, &b, t->settings, err);
     if (sl_session_view_fits(t)) {
         sl_out_key(&w, "session");
         if (s->session)
@@ -263,6 +321,7 @@ static int inspect(const char *path, bool json)
         c = write_json(path, t, &s, &err);
     } else {
         print_summary(path, t, &s);
+        print_settings(t->settings);
         print_table(t);
     }
     sl_tensors_close(t);

@@ -1,0 +1,141 @@
+/* gla.c: gated linear attention (Yang et al. 2023, arXiv:2312.06635, equation 4), as
+ * flash-linear-attention holds it.
+ *
+ * Per head, with S [key][value]:
+ *
+ *   S_t = diag(α_t) S_{t-1} + k_t v_tᵀ        o_t = S_tᵀ q_t / sqrt(d_k)
+ *   α_t = σ(W_2 W_1 x_t + b)^(1/16), a value per key; ln α is held to clamp_min where that is set
+ *
+ * The sixteenth root is the library's constant and in no file. What stands around it: fla.h. */
+#include <math.h>
+
+#include "engine/block.h"
+#include "engine/fla.h"
+
+#define ROOT (-1.0f / 16) /* ln α = -softplus(-x) / 16 */
+
+struct layer {
+    struct sl_fla_attn a;
+    struct sl_matrix one, two;
+    const float *bias;
+    float scale, clamp_min; /* -infinity: none */
+};
+
+static void config(struct sl_load *l)
+{
+    static const struct sl_fla_class class = {
+        .hidden_size = 2048, .num_hidden_layers = 24, .hidden_ratio = 4, .norm_eps = 1e-6};
+    struct sl_config *c = &l->config;
+    sl_fla_config(l, &class);
+    sl_fla_swish_only(l);
+    c->n_heads = sl_load_size(l, "num_heads", 4, SL_HEADS_MAX);
+    c->head_size = sl_fla_divide(l, "the keys' width", sl_fla_width(l, "expand_k", 0.5, c->d_model),
+                                 "num_heads", c->n_heads);
+    if (!sl_load_flag(l, "use_gk", true))
+        sl_load_fail_setting(l, SL_E_MODEL_UNSUPPORTED, "use_gk is false; only true can be run");
+    sl_load_refuse(l, "use_gv", "a decay of the values");
+}
+
+static void load(struct sl_load *l, size_t i, void *layer)
+{
+    struct layer *m = layer;
+    struct sl_fla_attn *a = &m->a;
+    const struct sl_config *c = &l->config;
+    a->heads = c->n_heads, a->d_k = c->head_size;
+    a->d_v = sl_fla_divide(l, "the values' width", sl_fla_width(l, "expand_v", 1, c->d_model),
+                           "num_heads", c->n_heads);
+    size_t kv = sl_load_size(l, "num_kv_heads", 0, SL_HEADS_MAX);
+    a->share[SL_FLA_Q] = 1;
+    a->share[SL_FLA_K] = a->share[SL_FLA_V] =
+        sl_fla_divide(l, "num_heads", c->n_heads, "num_kv_heads", kv ? kv : c->n_heads);
+    sl_fla_conv_load(l, a, i, false);
+    enum sl_fla_act silu = a->conv[0].taps ? SL_ACT_SILU : SL_ACT_NONE;
+    a->act[SL_FLA_Q][0] = a->act[SL_FLA_K][0] = a->act[SL_FLA_V][0] = silu;
+    a->act[SL_FLA_Q][1] = a->act[SL_FLA_K][1] = sl_fla_feature_map(l);
+    a->gated = sl_load_flag(l, "use_output_gate", true);
+    sl_fla_attn_load(l, a, i, sl_fla_gate_norm(l, i), a->d_k);
+
+    size_t rank = sl_load_axis(l, 1, SL_RANK_MAX, "model.layers.%zu.attn.gk_proj.0.weight", i);
+    size_t n = a->heads / a->share[SL_FLA_K] * a->d_k;
+    sl_load_matrix(l, &m->one, rank, c->d_model, SL_OUT_IN,
+                   "model.layers.%zu.attn.gk_proj.0.weight", i);
+    sl_load_matrix(l, &m->two, n, rank, SL_OUT_IN, "model.layers.%zu.attn.gk_proj.1.weight", i);
+    sl_load_vector(l, &m->bias, n, "model.layers.%zu.attn.gk_proj.1.bias", i);
+    double clamp = sl_load_number(l, "clamp_min", (double)NAN, -1e6, 0);
+    m->clamp_min = isnan(clamp) ? -INFINITY : (float)clamp;
+    m->scale = (float)(1 / sqrt((double)a->d_k));
+    sl_load_scratch(l, sl_fla_row_floats(l, a) + sl_row_floats(rank) + sl_row_floats(n),
+                    sl_row_floats(a->d_k));
+}
+
+struct job {
+    struct sl_fla_job f;
+    const struct layer *m;
+    float *mid, *decay; /* [n_rows][…] */
+    size_t ld_mid, ld_decay;
+};
+
+static void decay_tile(const void *arg, const struct sl_tile *t)
+{
+    const struct job *j = arg;
+    const struct sl_kernels *k = j->f.p->k;
+    size_t n = t->col_end - t->col;
+    for (size_t r = t->row; r < t->row_end; r++) {
+        float *y = j->decay + r * j->ld_decay + t->col;
+        k->vadd(y, y, j->m->bias + t->col, n);
+        k->vscale(y, y, -1, n);
+        k->vsoftplus(y, y, n);
+        k->vscale(y, y, ROOT, n);
+        for (size_t i = 0; i < n; i++) /* NaN stays */
+            y[i] = j->m->clamp_min > y[i] ? j->m->clamp_min : y[i];
+        k->vexp(y, y, n);
+    }
+}
+
+static void decay_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct job *j = arg;
+    const struct sl_product v = {&j->m->two, j->mid, j->ld_mid, j->decay, j->ld_decay, decay_tile};
+    sl_pass_products(j->f.p, &v, 1, j, part, n_parts);
+}
+
+static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
+{
+    const struct job *j = arg;
+    const struct sl_fla_job *f = &j->f;
+    const struct sl_fla_attn *a = f->a;
+    const struct sl_kernels *k = f->p->k;
+    float *s = sl_fla_state(f, span, head, a->d_k);
+    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
+        const float *decay = j->decay + t * j->ld_decay + head / a->share[SL_FLA_K] * a->d_k;
+        k->vscale(tmp, sl_fla_at(f, SL_FLA_Q, t, head), j->m->scale, a->d_k);
+        k->state_step(sl_fla_out(f, t, head), s, decay, NULL, NULL, sl_fla_at(f, SL_FLA_K, t, head),
+                      sl_fla_at(f, SL_FLA_V, t, head), tmp, a->d_k, a->d_v);
+        sl_fla_finish(f, t, head);
+    }
+}
+
+static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)
+{
+    struct job j = {.m = layer};
+    sl_fla_plan(&j.f, p, &j.m->a);
+    j.ld_mid = sl_row_floats(j.m->one.n_out);
+    j.ld_decay = sl_row_floats(j.m->two.n_out);
+    j.mid = sl_pass_take(p, &j.f.used, j.ld_mid);
+    j.decay = sl_pass_take(p, &j.f.used, j.ld_decay);
+    const struct sl_product first = {&j.m->one, p->xn, p->ld, j.mid, j.ld_mid, NULL};
+    sl_fla_project(&j.f, norm, &first, 1);
+    sl_workers_run(p->workers, decay_part, &j);
+    sl_fla_recur(&j.f, recur);
+}
+
+const struct sl_mixer sl_mixer_gla = {
+    .arch = "gla",
+    .title = "gated linear attention",
+    .model_type = "gla",
+    .block = &sl_block_fla,
+    .layer_bytes = sizeof(struct layer),
+    .config = config,
+    .load = load,
+    .forward = forward,
+};
