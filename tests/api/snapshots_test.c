@@ -277,9 +277,13 @@ static void edited(void **state)
     struct reply *r = expect(snapshot_put(c, "b", open.p, open.n, NULL), 201);
     assert_string_equal(reply_header(r, "X-Slate-Snapshot-Differs"), "edited");
     reply_free(r);
-    /* Not finite. */
+    /* Not finite. Both also over a session that lives: its last value is the last to be checked. */
+    char line[160];
+    snprintf(line, sizeof line, "If-Match: %s", b.etag);
     memset(open.p + open.n - 4, 0xff, 4);
     expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 422, "snapshot_corrupt", NULL);
+    expect_error(snapshot_put(c, "a", open.p, open.n, line), 422, "snapshot_corrupt", NULL);
+    expect_error(snapshot_put(c, "a", b.p, b.n, line), 422, "snapshot_corrupt", NULL);
     sl_free(open.p);
     b.p[b.n - 20] ^= 1;
     open = with_metadata(&b, "format_version", "2");
@@ -287,11 +291,12 @@ static void edited(void **state)
                  NULL);
     sl_free(open.p);
     /* The live one stays as it was, whatever comes. */
-    char line[160];
-    snprintf(line, sizeof line, "If-Match: %s", b.etag);
     for (size_t n = 0; n < b.n; n += b.n / 13)
         expect_error(snapshot_put(c, "a", b.p, n, line), 422, "snapshot_corrupt", NULL);
     assert_int_equal(session_version(c, "a"), 2);
+    struct bytes after = snapshot_get(c, "a", "");
+    assert_memory_equal(after.p + after.n - 4096, b.p + b.n - 4096, 4096);
+    sl_free(after.p);
     reply_free(expect(snapshot_put(c, "c", b.p, b.n, NULL), 201));
     same_next(c, "a", c, "c");
     sl_free(b.p);
