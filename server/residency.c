@@ -337,10 +337,8 @@ static bool copy_record(struct load *l, const struct sl_store_record *r)
     l->n_answers = keeper.n_answers;
     if (!ok || !r->snapshot)
         return ok;
-    l->data = sl_malloc(r->n_snapshot);
-    if (!l->data)
-        return false;
-    memcpy(l->data, r->snapshot, r->n_snapshot);
+    l->data = *r->own;
+    *r->own = NULL;
     l->n_data = r->n_snapshot;
     l->slot = sl_slab_take(l->ss->opt.slab);
     assert(l->slot); /* the place that it has */

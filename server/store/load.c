@@ -222,6 +222,7 @@ void sl_load_tell(struct sl_op *op)
     l->head.key.id = op->id;
     l->record.head = &l->head;
     l->record.snapshot = l->snapshot;
+    l->record.own = &l->snapshot;
     l->record.n_snapshot = l->snapshot ? (size_t)l->snap.size : 0;
     l->record.turns = l->turns;
     l->record.answers = l->answers;

@@ -64,6 +64,7 @@ struct sl_store_record { /* what load gives; valid during the callback */
     const struct sl_store_head *head;
     const unsigned char *snapshot; /* NULL: the initial state */
     size_t n_snapshot;
+    unsigned char **own; /* the same again: who sets it to NULL keeps the bytes (sl_free()) */
     const struct sl_store_turn *turns; /* since the snapshot, in order */
     size_t n_turns;
     const struct sl_store_answer *answers; /* the last SL_STORE_ANSWERS_MAX, oldest first */

@@ -335,29 +335,51 @@ static double run_loads(size_t at_once, size_t n)
     return (double)n / (bench_now() - start);
 }
 
-/* Plain reads of a file of that size, a second. */
-static double run_plain_reads(size_t size, size_t n)
+static void plain_path(char path[160], size_t i)
+{
+    snprintf(path, 160, "%s.plain%zu", b.path, i);
+}
+
+/* As many files as there are sessions to load: the same few bytes again and again would come from
+ * the processor's caches. */
+static void make_plain_files(size_t size, size_t n)
 {
     char path[160];
     unsigned char *p = some_bytes(size);
-    snprintf(path, sizeof path, "%s.plain", b.path);
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || write(fd, p, size) != (ssize_t)size)
-        die(path);
-    close(fd);
+    for (size_t i = 0; i < n; i++) {
+        plain_path(path, i);
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        if (fd < 0 || write(fd, p, size) != (ssize_t)size)
+            die(path);
+        close(fd);
+    }
+    sl_free(p);
+}
+
+static void remove_plain_files(size_t n)
+{
+    char path[160];
+    for (size_t i = 0; i < n; i++) {
+        plain_path(path, i);
+        unlink(path);
+    }
+}
+
+/* Plain reads of files of that size, a second. */
+static double run_plain_reads(size_t size, size_t n)
+{
+    char path[160];
     double start = bench_now();
     for (size_t i = 0; i < n; i++) {
+        plain_path(path, i % n_loadable);
         unsigned char *q = sl_malloc(size);
-        fd = open(path, O_RDONLY | O_CLOEXEC);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (!q || fd < 0 || pread(fd, q, size, 0) != (ssize_t)size)
             die(path);
         close(fd);
         sl_free(q);
     }
-    double s = bench_now() - start;
-    unlink(path);
-    sl_free(p);
-    return (double)n / s;
+    return (double)n / (bench_now() - start);
 }
 
 static void make_sessions(size_t n, size_t size, size_t turns)
@@ -390,12 +412,14 @@ static void bench_loads(void)
         struct series a = {0}, c = {0}, d = {0};
         n_loadable = WRITERS;
         make_sessions(n_loadable, sizes[k].size, 8);
+        make_plain_files(sizes[k].size, n_loadable);
         for (size_t r = 0; r < b.rounds; r++) {
             series_add(&a, run_loads(1, sizes[k].n));
             series_add(&c, run_loads(8, sizes[k].n));
             series_add(&d, run_plain_reads(sizes[k].size, sizes[k].n));
         }
         close_store();
+        remove_plain_files(n_loadable);
         printf("  %-42s %10.0f %13.0f %13.0f\n", sizes[k].name, series_median(&a),
                series_median(&c), series_median(&d));
     }
