@@ -27,6 +27,7 @@ DEPS := gcc make pkg-config libc6-dev libuv1-dev node-llhttp libjansson-dev libx
 DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx python3-numpy
 DEPS_TIDY := clang-tidy clang-format
 DEPS_FUZZ := clang libclang-rt-14-dev
+DEPS_MODEL := python3-torch python3-numpy libopenblas0-pthread
 
 # --- flags ---------------------------------------------------------------------------------------
 
@@ -80,7 +81,8 @@ JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # --- targets -------------------------------------------------------------------------------------
 
-.PHONY: help all run test check soak bench asan tsan fuzz tidy format install deps deps-test clean
+.PHONY: help all run test check soak bench asan tsan fuzz tidy format install deps deps-test \
+        deps-model model clean
 .DEFAULT_GOAL := all
 
 all: $(B)/slate ## build the program: build/slate
@@ -133,6 +135,19 @@ tidy: ## clang-tidy, the layer check, the style check
 format: ## lay out every C file as .clang-format says
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
+# Training: hours on one core; resumed where it was stopped. MODEL_FLAGS: see train.py.
+TRAIN := engine/models/train
+build/model/libwkv.so: $(TRAIN)/wkv.c $(TRAIN)/fused.c
+	@mkdir -p $(@D)
+	$(call quiet,CC)$(CC) -std=c11 $(WARN) -O3 -march=native -fno-math-errno -fno-trapping-math \
+	  -fno-signed-zeros -fassociative-math -freciprocal-math -shared -fPIC -o $@ $^ -lm
+
+model: build/model/libwkv.so ## train the embedded model anew into build/model/ (hours; MODEL_FLAGS=...)
+	@tests/deps.sh gcc $(DEPS_MODEL)
+	/usr/bin/python3 $(TRAIN)/check.py
+	/usr/bin/python3 $(TRAIN)/train.py --out build/model/tiny.pt $(MODEL_FLAGS)
+	/usr/bin/python3 $(TRAIN)/weights.py build/model/tiny.pt build/model/tiny.safetensors
+
 PREFIX ?= /usr/local
 install: all ## copy the program to $(PREFIX)/bin
 	install -D -m 755 build/release/slate $(DESTDIR)$(PREFIX)/bin/slate
@@ -142,6 +157,9 @@ deps: ## install the packages that building needs
 
 deps-test: ## install the packages that the tests need besides
 	@tests/deps.sh $(DEPS_TEST)
+
+deps-model: ## install the packages that training needs
+	@tests/deps.sh gcc $(DEPS_MODEL)
 
 clean: ## remove build/
 	rm -rf build
