@@ -43,6 +43,12 @@ static struct seeded_tensor *add(struct seeded *s, enum sl_dtype dtype, unsigned
     return t;
 }
 
+struct seeded_tensor *seeded_add(struct seeded *s, enum sl_dtype dtype, unsigned rank,
+                                 const size_t *shape, double mean, double spread, const char *name)
+{
+    return add(s, dtype, rank, shape, mean, spread, "%s", name);
+}
+
 /* A matrix that keeps the size of what goes through it, times `gain`. */
 static void add_matrix(struct seeded *s, const struct seeded_shape *c, size_t rows, size_t cols,
                        size_t n_in, double gain, size_t i, const char *name)

@@ -43,9 +43,14 @@ struct seeded_tensor {
 
 struct seeded {
     uint64_t seed;
+    const char *prefix; /* for whoever builds a list: of the layers' names */
     struct seeded_tensor *v;
     size_t n;
 };
+
+/* One more; the list is zeroed at first, but for its seed. */
+struct seeded_tensor *seeded_add(struct seeded *s, enum sl_dtype dtype, unsigned rank,
+                                 const size_t *shape, double mean, double spread, const char *name);
 
 void seeded_init(struct seeded *s, const struct seeded_shape *shape);
 void seeded_done(struct seeded *s);

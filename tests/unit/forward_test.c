@@ -12,16 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
+#include "tests/support/among.h"
 #include "tests/support/runner.h"
 #include "tests/support/rwkv7_slow.h"
 #include "tests/support/seeded.h"
 
-enum { T = 70, OTHERS_MAX = 32, MAX_ROWS = 256 };
+enum { T = 70, OTHERS_MAX = AMONG_MAX, MAX_ROWS = 256 };
 
 static const struct seeded_shape odd = SEEDED_ODD;
 /* The layers are alike: under a sanitizer one of them tells as much, and in minutes less. */
@@ -42,12 +40,6 @@ static const struct seeded_shape big = {.n_layers = BIG_LAYERS,
                                         .rank_g = 128,
                                         .dtype = SL_DTYPE_F16,
                                         .seed = 3};
-
-static uint32_t token_of(const struct sl_model *m, size_t session, size_t i)
-{
-    uint64_t z = (session * 1000003 + i + 1) * 0x9e3779b97f4a7c15;
-    return (uint32_t)((z ^ z >> 29) % sl_model_info(m)->vocab_size);
-}
 
 /* --- against the slow one -----------------------------------------------------------------------
  */
@@ -152,94 +144,6 @@ static void test_slow(void **unused)
 
 /* --- promise 2 ----------------------------------------------------------------------------------
  */
-
-struct hashes {
-    XXH64_hash_t logits, state;
-};
-
-static struct hashes hashes_of(const struct runner *r, const float *logits, size_t n,
-                               const void *state)
-{
-    XXH3_state_t x;
-    XXH3_64bits_reset(&x);
-    for (size_t i = 0; i < n; i++)
-        XXH3_64bits_update(&x, logits + i * r->stride,
-                           sl_model_info(r->model)->vocab_size * sizeof *logits);
-    return (struct hashes){XXH3_64bits_digest(&x),
-                           XXH3_64bits(state, sl_model_info(r->model)->state_bytes)};
-}
-
-static void assert_same(struct hashes a, struct hashes b, const char *what)
-{
-    if (a.logits != b.logits || a.state != b.state)
-        fail_msg("%s: %s differ", what, a.logits != b.logits ? "logits" : "states");
-}
-
-/* The others of a step: each at its own position, bringing one token or a few. */
-struct others {
-    size_t n;
-    void *states[OTHERS_MAX];
-    float *logits[OTHERS_MAX];
-    size_t at[OTHERS_MAX];
-    uint32_t tokens[OTHERS_MAX][4];
-};
-
-static void others_open(struct others *o, const struct sl_model *m, size_t n)
-{
-    *o = (struct others){.n = n};
-    for (size_t i = 0; i < n; i++) {
-        o->states[i] = runner_state(m);
-        o->logits[i] = runner_logits(m, 4);
-    }
-}
-
-static void others_close(struct others *o)
-{
-    for (size_t i = 0; i < o->n; i++) {
-        sl_free(o->states[i]);
-        sl_free(o->logits[i]);
-    }
-}
-
-static struct sl_segment others_next(struct others *o, const struct sl_model *m, size_t i)
-{
-    size_t n = o->at[i] == 0 ? 1 + i % 4 : 1 + (i % 5 == 3);
-    for (size_t t = 0; t < n; t++)
-        o->tokens[i][t] = token_of(m, i + 1, o->at[i] + t);
-    o->at[i] += n;
-    return (struct sl_segment){.state = o->states[i],
-                               .tokens = o->tokens[i],
-                               .n_tokens = n,
-                               .logits = o->logits[i],
-                               .n_logits = i % 3 == 0 ? 0 : 1};
-}
-
-/* Session 0's T tokens in chunks, with n others before and behind it: in every step, or in every
- * fourth when it brings one token at a time. */
-static struct hashes run_among(struct runner *r, size_t chunk, size_t n_tokens, struct others *o)
-{
-    const struct sl_model *m = r->model;
-    uint32_t tokens[T];
-    for (size_t i = 0; i < n_tokens; i++)
-        tokens[i] = token_of(m, 0, i);
-    void *state = runner_state(m);
-    float *logits = runner_logits(m, n_tokens);
-    for (size_t i = 0, step = 0; i < n_tokens; i += chunk, step++) {
-        struct sl_segment s[OTHERS_MAX + 1];
-        size_t n = n_tokens - i < chunk ? n_tokens - i : chunk, k = 0;
-        size_t n_others = chunk > 1 || step % 4 == 0 ? o->n : 0;
-        size_t mine = step * 7 % (n_others + 1);
-        for (size_t j = 0; j <= n_others; j++)
-            s[k++] = j == mine
-                         ? (struct sl_segment){state, tokens + i, n, logits + i * r->stride, n}
-                         : others_next(o, m, j < mine ? j : j - 1);
-        sl_forward_run(r->forward, s, k);
-    }
-    struct hashes h = hashes_of(r, logits, n_tokens, state);
-    sl_free(state);
-    sl_free(logits);
-    return h;
-}
 
 static void check_invariance(const struct seeded_shape *shape)
 {

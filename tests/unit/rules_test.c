@@ -1,0 +1,241 @@
+/* rules_test.c: what must hold whatever the memory rule is, on a seeded model of each (rules.h): a
+ * session's bits depend on its own tokens alone; every table of kernels gives the same; a state
+ * that was written down and read into another program's model goes on as if nothing had happened,
+ * also in the middle of a turn of the engine; forks go their own ways; a bad neighbour stays alone.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/kernels/kernels.h"
+#include "slate/snapshot.h"
+#include "tests/support/among.h"
+#include "tests/support/rules.h"
+#include "tests/support/turns.h"
+
+enum { T = 40, MAX_ROWS = 128, N_RULES_MAX = 64 };
+
+static struct hashes run_with(const struct sl_model *m, size_t threads, size_t n_others,
+                              size_t chunk)
+{
+    struct runner r;
+    struct others o;
+    runner_open(&r, m, threads, MAX_ROWS, AMONG_MAX + 1);
+    others_open(&o, m, n_others);
+    struct hashes h = run_among(&r, chunk, T, &o);
+    others_close(&o);
+    runner_close(&r);
+    return h;
+}
+
+/* Logits that are numbers, of a size that means something, and not all the same. */
+static void check_sane(const struct rule *rule, const struct sl_model *m)
+{
+    struct runner r;
+    uint32_t tokens[T];
+    size_t vocab = sl_model_info(m)->vocab_size;
+    runner_open(&r, m, 1, T, 1);
+    void *state = runner_state(m);
+    float *logits = runner_logits(m, T);
+    for (size_t i = 0; i < T; i++)
+        tokens[i] = token_of(m, 0, i);
+    runner_feed(&r, state, tokens, T, T, logits);
+    double largest = 0;
+    for (size_t i = 0; i < vocab; i++) {
+        assert_true(isfinite(logits[(T - 1) * r.stride + i]));
+        largest = fmax(largest, fabs((double)logits[(T - 1) * r.stride + i]));
+    }
+    if (largest < 1 || largest > 50)
+        fail_msg("%s: the largest logit is %g", rule->title, largest);
+    assert_string_equal(sl_model_info(m)->arch, rule->arch);
+    assert_int_equal(sl_model_info(m)->n_unused, 0);
+    sl_free(logits);
+    sl_free(state);
+    runner_close(&r);
+}
+
+static void test_invariance(void **prestate)
+{
+    static const struct {
+        size_t threads, others, chunk;
+    } ways[] = {{1, 0, T}, {1, 5, 1}, {2, 0, 3}, {2, 9, 7}, {2, 32, 1}, {7, 0, 9}, {3, 2, T}};
+    const struct rule *rule = *prestate;
+    struct sl_model *m = rule_open(rule, NULL);
+    check_sane(rule, m);
+    struct hashes want = run_with(m, 1, 0, 1);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char what[128];
+        (void)snprintf(what, sizeof what, "%s: %zu threads, %zu others, chunks of %zu", rule->title,
+                       ways[i].threads, ways[i].others, ways[i].chunk);
+        assert_same(run_with(m, ways[i].threads, ways[i].others, ways[i].chunk), want, what);
+    }
+    for (const char *const *k = sl_kernels_names(); *k; k++) {
+        struct sl_model *other = rule_open(rule, *k);
+        assert_string_equal(sl_model_info(other)->kernels, *k);
+        assert_memory_equal(sl_model_info(other)->fingerprint, sl_model_info(m)->fingerprint, 16);
+        assert_same(run_with(other, 2, 2, 5), want, *k);
+        sl_model_close(other);
+    }
+    sl_model_close(m);
+}
+
+static void test_bad_neighbour(void **prestate)
+{
+    const struct rule *rule = *prestate;
+    struct sl_model *m = rule_open(rule, NULL);
+    struct runner r;
+    struct others o;
+    size_t n;
+    const struct sl_state_tensor *t = sl_model_state_tensors(m, &n);
+    struct hashes want = run_with(m, 2, 2, 5);
+    runner_open(&r, m, 2, MAX_ROWS, AMONG_MAX + 1);
+    others_open(&o, m, 2);
+    for (size_t i = 0; i < n; i++)
+        if (t[i].dtype == SL_DTYPE_F32)
+            ((float *)(void *)((unsigned char *)o.states[1] + t[i].offset))[3] =
+                i % 2 ? NAN : INFINITY;
+    assert_same(run_among(&r, 5, T, &o), want, "beside NaN");
+    assert_true(isnan(o.logits[1][0]));
+    others_close(&o);
+    runner_close(&r);
+    sl_model_close(m);
+}
+
+/* --- the engine
+ * -----------------------------------------------------------------------------------
+ */
+
+static struct sl_turn_spec spec_of(const uint32_t *prompt, size_t n, size_t max_tokens)
+{
+    struct sl_turn_spec spec = {.prompt = prompt,
+                                .n_prompt = n,
+                                .max_tokens = max_tokens,
+                                .sampling = SL_SAMPLING_DEFAULT,
+                                .ignore_eos = true,
+                                .logprobs = -1,
+                                .keep_state = true};
+    spec.sampling.temperature = 0;
+    return spec;
+}
+
+/* `state` written down by one and read by another, which must find it the same. */
+static void *moved(const struct stand *from, const void *state, struct stand *to)
+{
+    struct sl_error err;
+    struct sl_snapshot_info info = {.dtype = SL_DTYPE_F32}, got;
+    unsigned char *p = NULL;
+    size_t n;
+    if (sl_snapshot_write(from->model, from->tokenizer, state, &info, &p, &n, &err) != SL_OK)
+        fail_msg("%s", err.message);
+    void *slot = sl_slab_take(to->slab);
+    assert_non_null(slot);
+    memset(slot, 0xa5, to->state_bytes);
+    if (sl_snapshot_read(to->model, to->tokenizer, p, n, slot, &got, &err) != SL_OK)
+        fail_msg("%s", err.message);
+    assert_memory_equal(slot, state, to->state_bytes);
+    sl_free(got.text);
+    sl_free(p);
+    return slot;
+}
+
+/* A turn of 20 tokens, whole; and its first 8, moved to another program, and 12 more. */
+static void check_resume(struct stand *a, struct stand *b)
+{
+    static const uint32_t prompt[] = {7, 100, 42, 42, 3, 250, 99, 1, 8};
+    enum { N = sizeof prompt / sizeof *prompt };
+    struct outcome whole, first, rest;
+    struct sl_turn_spec spec = spec_of(prompt, N, 20);
+    stand_run(a, &spec, NULL, &whole);
+    spec = spec_of(prompt, N, 8);
+    stand_run(a, &spec, NULL, &first);
+    assert_int_equal(first.result->n_pending, 1);
+    assert_int_equal(first.result->n_tokens, 8);
+    void *state = moved(a, first.live, b);
+    uint32_t pending = *sl_turn_pending(first.turn);
+    spec = spec_of(&pending, 1, 12);
+    stand_run(b, &spec, state, &rest);
+    assert_int_equal(rest.result->n_tokens, 12);
+    assert_memory_equal(sl_turn_tokens(first.turn), sl_turn_tokens(whole.turn), 8 * 4);
+    assert_memory_equal(sl_turn_tokens(rest.turn), sl_turn_tokens(whole.turn) + 8, 12 * 4);
+    assert_memory_equal(rest.live, whole.live, a->state_bytes);
+    sl_slab_unref(b->slab, state);
+    outcome_done(a, &whole);
+    outcome_done(a, &first);
+    outcome_done(b, &rest);
+}
+
+/* Three turns at once on one state, which stays as it was; each as if it were alone. */
+static void check_forks(struct stand *s)
+{
+    static const uint32_t prompt[] = {5, 6, 7, 8, 9, 200, 201},
+                          more[3][2] = {{1, 2}, {3, 4}, {1, 9}};
+    struct outcome base, alone, together[3];
+    struct sl_turn_spec spec = spec_of(prompt, 7, 0);
+    stand_run(s, &spec, NULL, &base);
+    void *kept = malloc(s->state_bytes);
+    assert_non_null(kept);
+    memcpy(kept, base.live, s->state_bytes);
+    for (size_t i = 0; i < 3; i++) {
+        spec = spec_of(more[i], 2, 10);
+        stand_start(s, &spec, base.live, &together[i]);
+    }
+    stand_finish(s, together, 3);
+    assert_memory_equal(base.live, kept, s->state_bytes);
+    for (size_t i = 0; i < 3; i++) {
+        spec = spec_of(more[i], 2, 10);
+        stand_run(s, &spec, base.live, &alone);
+        assert_memory_equal(alone.live, together[i].live, s->state_bytes);
+        assert_memory_equal(sl_turn_tokens(alone.turn), sl_turn_tokens(together[i].turn), 10 * 4);
+        outcome_done(s, &alone);
+    }
+    assert_memory_not_equal(together[0].live, together[1].live, s->state_bytes);
+    for (size_t i = 0; i < 3; i++)
+        outcome_done(s, &together[i]);
+    outcome_done(s, &base);
+    free(kept);
+}
+
+static void test_engine(void **prestate)
+{
+    const struct rule *rule = *prestate;
+    struct rule_files f;
+    struct stand a, b;
+    rule_write(rule, &f);
+    stand_open(&a, f.path, &(struct sl_engine_options){.n_threads = 2, .max_running = 4});
+    stand_open(&b, f.path, &(struct sl_engine_options){.n_threads = 1, .max_running = 2});
+    check_resume(&a, &b);
+    check_forks(&a);
+    stand_close(&a);
+    stand_close(&b);
+    rule_remove(&f);
+}
+
+int main(void)
+{
+    static const struct {
+        const char *what;
+        CMUnitTestFunction f;
+    } each[] = {{"same bits", test_invariance},
+                {"beside a bad one", test_bad_neighbour},
+                {"resume and forks", test_engine}};
+    enum { N_EACH = sizeof each / sizeof *each };
+    static struct CMUnitTest tests[N_RULES_MAX * N_EACH];
+    static char titles[N_RULES_MAX * N_EACH][80];
+    size_t n = 0;
+    for (size_t i = 0; rules[i].title; i++)
+        for (size_t k = 0; k < N_EACH; k++, n++) {
+            (void)snprintf(titles[n], sizeof titles[n], "%s: %s", rules[i].title, each[k].what);
+            tests[n] =
+                (struct CMUnitTest){titles[n], each[k].f, NULL, NULL, (void *)(uintptr_t)&rules[i]};
+        }
+    return _cmocka_run_group_tests("rules", tests, n, NULL, NULL);
+}
