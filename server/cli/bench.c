@@ -1,0 +1,407 @@
+/* bench.c: `slate bench`: what things cost on this machine.
+ *
+ * --modes: one head of each family of rules over a prompt of n tokens, in the three forms of its
+ * recurrence (engine/forms.h): time per token and memory against n. The recurrent form costs the
+ * same per token at any length and the parallel one grows with it; between them lies the chunkwise
+ * one. The recurrent form is measured as `--numerics exact` runs it, by the engine's own kernels;
+ * the others stand on OpenBLAS. All forms of a row run in turn, round after round, on one thread,
+ * whose own time counts; the median of the rounds is told. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "engine/forms.h"
+#include "engine/kernels/blas.h"
+#include "engine/kernels/kernels.h"
+#include "proto/json_out.h"
+#include "server/cli/cli.h"
+#include "server/config.h"
+
+struct options {
+    bool modes, json;
+    uint64_t head_size;
+    uint64_t max_tokens;
+    const char *kernels;
+};
+
+static const struct sl_option rows[] = {
+    {.name = "modes",
+     .type = SL_OPTION_BOOL,
+     .offset = offsetof(struct options, modes),
+     .dflt = "false",
+     .help = "Recurrent, chunkwise and parallel form of each rule: time and memory by length.",
+     .commands = SL_CMD_BENCH},
+    {.name = "head-size",
+     .type = SL_OPTION_COUNT,
+     .offset = offsetof(struct options, head_size),
+     .dflt = "64",
+     .min = 1,
+     .max = 512,
+     .arg = "N",
+     .help = "--modes: channels of keys and of values.",
+     .commands = SL_CMD_BENCH},
+    {.name = "max-tokens",
+     .type = SL_OPTION_COUNT,
+     .offset = offsetof(struct options, max_tokens),
+     .dflt = "2048",
+     .min = 16,
+     .max = 8192,
+     .arg = "N",
+     .help = "--modes: the longest prompt; lengths are 16, 32, 64, … up to it.",
+     .commands = SL_CMD_BENCH},
+    {.name = "kernels",
+     .type = SL_OPTION_STRING,
+     .offset = offsetof(struct options, kernels),
+     .arg = "NAME",
+     .help = "Which arithmetic kernels the recurrent form runs on; see slate serve --help.",
+     .commands = SL_CMD_BENCH},
+    {.name = "json",
+     .type = SL_OPTION_BOOL,
+     .offset = offsetof(struct options, json),
+     .dflt = "false",
+     .help = "One JSON object instead of tables.",
+     .commands = SL_CMD_BENCH},
+};
+
+/* --- the rules ---------------------------------------------------------------------------------*/
+
+struct rule {
+    const char *name; /* of the family, as its mixers have it */
+    enum sl_decay decay;
+    bool delta, denominator;
+};
+
+static const struct rule rules[] = {
+    {.name = "linear attention", .decay = SL_DECAY_NONE, .denominator = true},
+    {.name = "RetNet", .decay = SL_DECAY_SCALAR},
+    {.name = "GLA", .decay = SL_DECAY_CHANNEL},
+    {.name = "DeltaNet", .decay = SL_DECAY_NONE, .delta = true},
+    {.name = "gated DeltaNet", .decay = SL_DECAY_SCALAR, .delta = true},
+};
+enum { N_RULES = sizeof rules / sizeof *rules };
+
+/* One head's prompt, and room for what comes out. */
+struct head {
+    const struct sl_kernels *kernels;
+    const struct rule *rule;
+    struct sl_recurrence r;
+    float *memory, *decay, *val, *scratch;
+};
+
+static void fill(float *x, size_t n, float lo, float hi, uint32_t *seed)
+{
+    for (size_t i = 0; i < n; i++) {
+        *seed = *seed * 1664525u + 1013904223u;
+        x[i] = lo + (hi - lo) * (float)(*seed >> 8) * 0x1p-24f;
+    }
+}
+
+static size_t most_scratch(size_t n, size_t d)
+{
+    size_t most = 0;
+    for (int f = 0; f < SL_FORM_COUNT; f++) {
+        size_t k = sl_form_scratch((enum sl_form)f, n, d, d);
+        most = k > most ? k : most;
+    }
+    return most;
+}
+
+static enum sl_code head_init(struct head *h, const struct sl_kernels *kernels,
+                              const struct rule *rule, size_t n, size_t d, struct sl_error *err)
+{
+    size_t g = rule->decay == SL_DECAY_CHANNEL ? n * d : n;
+    size_t all = 4 * n * d + g + 2 * n + d * d + 3 * d + 16, scratch = most_scratch(n, d);
+    uint32_t seed = 1;
+    h->kernels = kernels;
+    h->rule = rule;
+    h->memory = sl_aligned_calloc((all + scratch) * sizeof *h->memory);
+    if (!h->memory)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu tokens", n);
+    float *p = h->memory;
+    h->scratch = p, p += (scratch + 15) / 16 * 16;
+    float *q = p, *k = q + n * d, *v = k + n * d, *o = v + n * d, *log_decay = o + n * d,
+          *beta = log_decay + g, *den = beta + n, *s = den + n, *z = s + d * d;
+    h->decay = z + d;
+    h->val = h->decay + d;
+    fill(q, 3 * n * d, 0, 1, &seed);
+    for (size_t i = 0; i < n * d; i++)
+        k[i] /= sqrtf((float)d);
+    fill(log_decay, g, -0.1f, 0, &seed);
+    fill(beta, n, 0, 1, &seed);
+    h->r = (struct sl_recurrence){.n = n,
+                                  .n_k = d,
+                                  .n_v = d,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .o = o,
+                                  .ld_q = d,
+                                  .ld_k = d,
+                                  .ld_v = d,
+                                  .ld_o = d,
+                                  .s = s,
+                                  .z = rule->denominator ? z : NULL,
+                                  .den = den,
+                                  .decay = rule->decay,
+                                  .g = log_decay,
+                                  .ld_g = rule->decay == SL_DECAY_CHANNEL ? d : 1,
+                                  .beta = rule->delta ? beta : NULL,
+                                  .ld_beta = 1};
+    return SL_OK;
+}
+
+/* The recurrence as mixers run it. */
+static void run_recurrent(struct head *h)
+{
+    const struct sl_kernels *k = h->kernels;
+    const struct sl_recurrence *r = &h->r;
+    size_t d = r->n_k;
+    for (size_t t = 0; t < r->n; t++) {
+        const float *key = r->k + t * d, *val = r->v + t * d, *q = r->q + t * d;
+        float *decay = r->decay ? h->decay : NULL;
+        for (size_t i = 0; r->decay == SL_DECAY_SCALAR && i < d; i++)
+            decay[i] = r->g[t];
+        if (decay)
+            k->vexp(decay, r->decay == SL_DECAY_SCALAR ? decay : r->g + t * d, d);
+        if (r->beta) {
+            k->state_read(h->val, r->s, key, d, d);
+            if (decay)
+                k->vscale(h->val, h->val, decay[0], d);
+            for (size_t j = 0; j < d; j++)
+                h->val[j] = r->beta[t] * (val[j] - h->val[j]);
+            val = h->val;
+        }
+        k->state_step(r->o + t * d, r->s, decay, NULL, NULL, key, val, q, d, d);
+        if (r->z) {
+            k->vadd(r->z, r->z, key, d);
+            r->den[t] = k->dot16(q, r->z, d);
+        }
+    }
+}
+
+static void run(struct head *h, enum sl_form form)
+{
+    memset(h->r.s, 0, h->r.n_k * h->r.n_v * sizeof *h->r.s);
+    if (h->r.z)
+        memset(h->r.z, 0, h->r.n_k * sizeof *h->r.z);
+    if (form == SL_FORM_RECURRENT)
+        run_recurrent(h);
+    else
+        sl_form_run(form, &h->r, h->scratch);
+}
+
+/* --- measuring ---------------------------------------------------------------------------------*/
+
+enum { ROUNDS = 7, ROUND_TOKENS = 2048 /* a round runs about so many, of each form */ };
+
+static double now_s(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts); /* what else runs does not count */
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct row {
+    size_t n;
+    double ns[SL_FORM_COUNT];    /* per token, median */
+    size_t bytes[SL_FORM_COUNT]; /* of state and scratch */
+};
+
+static void measure(struct head *h, struct row *ret)
+{
+    double s[SL_FORM_COUNT][ROUNDS];
+    size_t repeat = ROUND_TOKENS / h->r.n + 1, d = h->r.n_k;
+    for (int f = 0; f < SL_FORM_COUNT; f++)
+        run(h, (enum sl_form)f);
+    for (size_t i = 0; i < ROUNDS; i++)
+        for (int f = 0; f < SL_FORM_COUNT; f++) {
+            double t = now_s();
+            for (size_t j = 0; j < repeat; j++)
+                run(h, (enum sl_form)f);
+            s[f][i] = (now_s() - t) / (double)(repeat * h->r.n);
+        }
+    ret->n = h->r.n;
+    for (int f = 0; f < SL_FORM_COUNT; f++) {
+        qsort(s[f], ROUNDS, sizeof s[f][0], by_size);
+        ret->ns[f] = s[f][ROUNDS / 2] * 1e9;
+        ret->bytes[f] =
+            (d * d + (h->r.z ? d : 0) + sl_form_scratch((enum sl_form)f, h->r.n, d, d)) *
+            sizeof(float);
+    }
+}
+
+/* The first measured length from which on `a` is always the faster one; 0: there is none. */
+static size_t wins_from(const struct row *v, size_t n, enum sl_form a, enum sl_form b)
+{
+    size_t from = 0;
+    for (size_t i = n; i-- > 0 && v[i].ns[a] < v[i].ns[b];)
+        from = v[i].n;
+    return from;
+}
+
+/* --- telling -----------------------------------------------------------------------------------*/
+
+static void tell_crossing(const struct row *v, size_t n, enum sl_form a, enum sl_form b)
+{
+    size_t from = wins_from(v, n, a, b);
+    if (from)
+        printf("  from %zu tokens on the %s form is faster than the %s one\n", from,
+               sl_form_names[a], sl_form_names[b]);
+    else
+        printf("  up to %zu tokens the %s form is not faster than the %s one\n", v[n - 1].n,
+               sl_form_names[a], sl_form_names[b]);
+}
+
+static void tell(const struct rule *rule, const struct row *v, size_t n)
+{
+    printf("\n%s\n%8s", rule->name, "tokens");
+    for (int f = 0; f < SL_FORM_COUNT; f++)
+        printf(" %10s ns %9s", sl_form_names[f], "KiB");
+    printf("\n");
+    for (size_t i = 0; i < n; i++) {
+        printf("%8zu", v[i].n);
+        for (int f = 0; f < SL_FORM_COUNT; f++)
+            printf(" %13.0f %9.0f", v[i].ns[f], (double)v[i].bytes[f] / 1024);
+        printf("\n");
+    }
+    tell_crossing(v, n, SL_FORM_CHUNKWISE, SL_FORM_RECURRENT);
+    tell_crossing(v, n, SL_FORM_RECURRENT, SL_FORM_PARALLEL);
+    tell_crossing(v, n, SL_FORM_CHUNKWISE, SL_FORM_PARALLEL);
+}
+
+static void write_crossing(struct sl_json_out *w, const char *key, size_t from)
+{
+    sl_out_key(w, key);
+    if (from)
+        sl_out_uint(w, from);
+    else
+        sl_out_null(w);
+}
+
+static void write_rule(struct sl_json_out *w, const struct rule *rule, const struct row *v,
+                       size_t n)
+{
+    sl_out_open(w, '{');
+    sl_out_key(w, "rule");
+    sl_out_str(w, rule->name);
+    sl_out_key(w, "lengths");
+    sl_out_open(w, '[');
+    for (size_t i = 0; i < n; i++) {
+        sl_out_open(w, '{');
+        sl_out_key(w, "tokens");
+        sl_out_uint(w, v[i].n);
+        for (int f = 0; f < SL_FORM_COUNT; f++) {
+            sl_out_key(w, sl_form_names[f]);
+            sl_out_open(w, '{');
+            sl_out_key(w, "ns_per_token");
+            sl_out_fixed(w, v[i].ns[f], 1);
+            sl_out_key(w, "bytes");
+            sl_out_uint(w, v[i].bytes[f]);
+            sl_out_close(w, '}');
+        }
+        sl_out_close(w, '}');
+    }
+    sl_out_close(w, ']');
+    write_crossing(w, "chunkwise_beats_recurrent_from",
+                   wins_from(v, n, SL_FORM_CHUNKWISE, SL_FORM_RECURRENT));
+    write_crossing(w, "recurrent_beats_parallel_from",
+                   wins_from(v, n, SL_FORM_RECURRENT, SL_FORM_PARALLEL));
+    sl_out_close(w, '}');
+}
+
+/* --- the command -------------------------------------------------------------------------------*/
+
+enum { LENGTHS_MAX = 16, JSON_MAX = 1 << 20 };
+
+static enum sl_code measure_rule(const struct options *opt, const struct sl_kernels *kernels,
+                                 const struct rule *rule, struct row *rows_ret, size_t *ret_n,
+                                 struct sl_error *err)
+{
+    *ret_n = 0;
+    for (size_t n = 16; n <= opt->max_tokens && *ret_n < LENGTHS_MAX; n *= 2) {
+        struct head h;
+        enum sl_code c = head_init(&h, kernels, rule, n, opt->head_size, err);
+        if (c)
+            return c;
+        measure(&h, &rows_ret[(*ret_n)++]);
+        sl_free(h.memory);
+    }
+    return SL_OK;
+}
+
+static enum sl_code modes(const struct options *opt, struct sl_error *err)
+{
+    const struct sl_kernels *kernels = sl_kernels_find(opt->kernels);
+    if (!kernels)
+        return sl_fail(err, SL_E_USAGE, "--kernels %s: this machine has no such kernels",
+                       opt->kernels);
+    sl_blas_init();
+    struct sl_buf b;
+    sl_buf_init(&b, JSON_MAX);
+    struct sl_json_out w = {.b = &b};
+    sl_out_open(&w, '{');
+    sl_out_key(&w, "head_size");
+    sl_out_uint(&w, opt->head_size);
+    sl_out_key(&w, "kernels");
+    sl_out_str(&w, kernels->name);
+    sl_out_key(&w, "openblas_core");
+    sl_out_str(&w, sl_blas_core());
+    sl_out_key(&w, "modes");
+    sl_out_open(&w, '[');
+    if (!opt->json)
+        printf("heads of %zu, one thread; recurrent: %s kernels, the others: OpenBLAS (%s)\n"
+               "ns of the thread per token, median of %d rounds; KiB of state and scratch\n",
+               (size_t)opt->head_size, kernels->name, sl_blas_core(), ROUNDS);
+    enum sl_code c = SL_OK;
+    for (size_t i = 0; !c && i < N_RULES; i++) {
+        struct row v[LENGTHS_MAX];
+        size_t n;
+        c = measure_rule(opt, kernels, &rules[i], v, &n, err);
+        if (!c && !opt->json)
+            tell(&rules[i], v, n);
+        if (!c)
+            write_rule(&w, &rules[i], v, n);
+    }
+    sl_out_close(&w, ']');
+    sl_out_close(&w, '}');
+    if (!c)
+        c = sl_buf_code(&b, err);
+    if (!c && opt->json)
+        printf("%.*s\n", (int)b.len, b.data);
+    sl_buf_done(&b);
+    return c;
+}
+
+int sl_cli_bench(int argc, char **argv)
+{
+    struct options opt = {0};
+    struct sl_option_set set = {.rows = rows, .n = sizeof rows / sizeof *rows, .dst = &opt};
+    struct sl_args args = {0};
+    struct sl_error err;
+    int rc = SL_EXIT_OK;
+    enum sl_code c = sl_options_parse(&set, 1, SL_CMD_BENCH, argc, argv, &args, &err);
+    if (!c && args.help) {
+        sl_options_help(&set, 1, SL_CMD_BENCH);
+        goto out;
+    }
+    if (!c && args.n_rest)
+        c = sl_fail(&err, SL_E_USAGE, "'%s' is no option; see slate bench --help", args.rest[0]);
+    if (!c && !opt.modes)
+        c = sl_fail(&err, SL_E_USAGE, "say what to measure: --modes; see slate bench --help");
+    if (!c)
+        c = modes(&opt, &err);
+    if (c)
+        rc = sl_cli_fail("bench", &err);
+out:
+    sl_options_done(&set, 1, &args);
+    return rc;
+}
