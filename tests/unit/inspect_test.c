@@ -16,36 +16,13 @@
 
 #include "server/cli/cli.h"
 #include "tests/support/bytes.h"
+#include "tests/support/cli_run.h"
 
 static const char header[] =
     "{\"emb\\u001b[31m.weight\":{\"dtype\":\"BF16\",\"shape\":[1000,2],\"data_offsets\":[0,4000]},"
     "\"blocks.0.att.r_k\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[4000,4008]},"
     "\"blocks.0.att.w1\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4008,4012]},"
     "\"__metadata__\":{\"made\\nby\":\"a \\u0007 test\"}}";
-
-/* Runs the command and returns its exit code; what it printed, both streams, is in out. */
-static int run(char *out, size_t room, int argc, char **argv)
-{
-    char path[128];
-    write_temp(path, "out", "", 0);
-    fflush(NULL);
-    int saved[2] = {dup(1), dup(2)}, fd = open(path, O_WRONLY | O_TRUNC);
-    dup2(fd, 1);
-    dup2(fd, 2);
-    int rc = sl_cli_inspect(argc, argv);
-    fflush(NULL);
-    for (int i = 0; i < 2; i++) {
-        dup2(saved[i], i + 1);
-        close(saved[i]);
-    }
-    close(fd);
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    out[fread(out, 1, room - 1, f)] = '\0';
-    fclose(f);
-    remove_temp(path);
-    return rc;
-}
 
 static char *const name = (char[]){"inspect"};
 
@@ -62,7 +39,8 @@ static void test_text(void **state)
     (void)state;
     char path[128], out[8192];
     make_model(path);
-    assert_int_equal(run(out, sizeof out, 2, (char *[]){name, path, NULL}), SL_EXIT_OK);
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, (char *[]){name, path, NULL}),
+                     SL_EXIT_OK);
     static const char *const parts[] = {
         "container   safetensors\n",
         "model       RWKV-7\n",
@@ -88,7 +66,8 @@ static void test_json(void **state)
     (void)state;
     char path[128], out[8192];
     make_model(path);
-    assert_int_equal(run(out, sizeof out, 3, (char *[]){name, (char[]){"--json"}, path, NULL}),
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3,
+                             (char *[]){name, (char[]){"--json"}, path, NULL}),
                      SL_EXIT_OK);
     json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(o);
@@ -119,7 +98,7 @@ static void test_session(void **state)
     (void)state;
     char out[8192];
     char *args[] = {name, (char[]){GOLDEN "v1-paused.safetensors"}, NULL};
-    assert_int_equal(run(out, sizeof out, 2, args), SL_EXIT_OK);
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
     static const char *const parts[] = {
         "model       a session's snapshot\n",
         "session     golden\n",
@@ -140,11 +119,11 @@ static void test_session(void **state)
             fail_msg("\"%s\" is not in:\n%s", parts[i], out);
     assert_null(strstr(out, "edited"));
     args[1] = (char[]){GOLDEN "v1-empty.safetensors"};
-    assert_int_equal(run(out, sizeof out, 2, args), SL_EXIT_OK);
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
     assert_non_null(strstr(out, "session     (no id)\n"));
     assert_non_null(strstr(out, "pending     nothing: the session is empty\n"));
     args[1] = (char[]){GOLDEN "v1-edited.safetensors"};
-    assert_int_equal(run(out, sizeof out, 2, args), SL_EXIT_OK);
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
     assert_non_null(strstr(out, "edited      yes"));
 }
 
@@ -153,7 +132,7 @@ static void test_session_json(void **state)
     (void)state;
     char out[16384];
     char *args[] = {name, (char[]){"--json"}, (char[]){GOLDEN "v1-paused.safetensors"}, NULL};
-    assert_int_equal(run(out, sizeof out, 3, args), SL_EXIT_OK);
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3, args), SL_EXIT_OK);
     json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
     assert_non_null(o);
     const json_t *s = json_object_get(o, "session");
@@ -185,10 +164,12 @@ static void test_damaged_session(void **state)
     fclose(f);
     file[n - 3] ^= 1;
     write_temp(path, "s.safetensors", file, n);
-    assert_int_equal(run(out, sizeof out, 2, (char *[]){name, path, NULL}), SL_EXIT_FILE);
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, (char *[]){name, path, NULL}),
+                     SL_EXIT_FILE);
     assert_non_null(strstr(out, "metadata    session.id = golden\n"));
     assert_non_null(strstr(out, "slate inspect: the snapshot's data do not have the digest"));
-    assert_int_equal(run(out, sizeof out, 3, (char *[]){name, (char[]){"--json"}, path, NULL}),
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3,
+                             (char *[]){name, (char[]){"--json"}, path, NULL}),
                      SL_EXIT_FILE);
     assert_non_null(strstr(out, "\"session\":null"));
     remove_temp(path);
@@ -217,7 +198,8 @@ static void test_failures(void **state)
         char *argv[5] = {name};
         for (int k = 0; k < cases[i].argc; k++)
             argv[k + 1] = (char *)(uintptr_t)cases[i].args[k];
-        assert_int_equal(run(out, sizeof out, cases[i].argc + 1, argv), cases[i].rc);
+        assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, cases[i].argc + 1, argv),
+                         cases[i].rc);
         if (!strstr(out, cases[i].part))
             fail_msg("\"%s\" is not in:\n%s", cases[i].part, out);
     }
