@@ -48,7 +48,9 @@ static void load(struct sl_load *l, size_t i, void *layer)
     size_t d = l->config.d_model, n = l->config.d_ffn;
     load_norm(l, &b->norm, "model.layers.", i, "attn_norm");
     load_norm(l, &b->norm_ffn, "model.layers.", i, "mlp_norm");
-    if (sl_load_has(l, "model.layers.%zu.mlp.up_proj.weight", i)) {
+    size_t rows =
+        sl_load_axis(l, 1, 2 * (size_t)SL_D_FFN_MAX, "model.layers.%zu.mlp.gate_proj.weight", i);
+    if (sl_load_has(l, "model.layers.%zu.mlp.up_proj.weight", i) || rows != 2 * n) {
         sl_load_matrix(l, &b->gate, n, d, SL_OUT_IN, "model.layers.%zu.mlp.gate_proj.weight", i);
         sl_load_matrix(l, &b->up, n, d, SL_OUT_IN, "model.layers.%zu.mlp.up_proj.weight", i);
     } else {

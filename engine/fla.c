@@ -15,22 +15,23 @@ static size_t up_to(size_t n, size_t multiple)
     return (n + multiple - 1) / multiple * multiple;
 }
 
+/* The width that intermediate_size gives, or hidden_ratio where it is absent. */
 static size_t feed_forward_width(struct sl_load *l, double ratio)
 {
     size_t n = sl_load_size(l, "intermediate_size", 0, SL_D_FFN_MAX);
     if (n > 0 || !sl_load_ok(l))
         return n;
-    /* null is not the class's default here but the feed-forward's own, 4. */
-    ratio =
-        sl_load_set(l, "hidden_ratio") || !sl_settings_find(l->tensors->settings, "hidden_ratio")
-            ? sl_load_number(l, "hidden_ratio", ratio, 1e-3, 1024)
-            : 4;
-    n = up_to((size_t)((double)l->config.d_model * ratio * 2 / 3), 256);
+    /* null does not stand for the class's default here, but for the feed-forward's own, 4. */
+    double by = sl_load_number(
+        l, "hidden_ratio",
+        sl_settings_find(l->tensors->settings, "hidden_ratio") ? (double)NAN : ratio, 1e-3, 1024);
+    by = isnan(by) ? 4 : by;
+    n = up_to((size_t)((double)l->config.d_model * by * 2 / 3), 256);
     if (n < 1 || n > SL_D_FFN_MAX)
         sl_load_fail_setting(l, SL_E_MODEL_INVALID,
                              "hidden_size %zu and hidden_ratio %g make a feed-forward of %zu; 1 to "
                              "%d is possible",
-                             l->config.d_model, ratio, n, SL_D_FFN_MAX);
+                             l->config.d_model, by, n, SL_D_FFN_MAX);
     return n;
 }
 
@@ -45,8 +46,11 @@ void sl_fla_config(struct sl_load *l, const struct sl_fla_class *c)
     sl_load_refuse(l, "attn", "a hybrid with softmax attention");
     sl_load_refuse(l, "attnres_block_size", "attention over earlier layers");
     sl_load_refuse(l, "quantization_config", "a quantised model");
-    if (c->hidden_ratio > 0)
+    if (c->hidden_ratio > 0) {
+        l->quiet = true;
         s->d_ffn = feed_forward_width(l, c->hidden_ratio);
+        l->quiet = false;
+    }
 }
 
 size_t sl_fla_width(struct sl_load *l, const char *key, double absent, size_t d)
@@ -150,12 +154,12 @@ void sl_fla_attn_load(struct sl_load *l, struct sl_fla_attn *a, size_t i, const 
                              "layers.%zu.mixer.state", i);
 }
 
-const char *sl_fla_gate_norm(struct sl_load *l, size_t i)
+const char *sl_fla_gate_norm(struct sl_load *l, size_t i, bool gated)
 {
     if (!sl_load_flag(l, "elementwise_affine", true))
         return NULL;
-    return sl_load_has(l, "model.layers.%zu.attn.g_norm_swish_gate.weight", i) ? "g_norm_swish_gate"
-                                                                               : "g_norm";
+    bool plain = !gated || sl_load_has(l, "model.layers.%zu.attn.g_norm.weight", i);
+    return plain ? "g_norm" : "g_norm_swish_gate";
 }
 
 void sl_fla_conv_load(struct sl_load *l, struct sl_fla_attn *a, size_t i, bool absent)

@@ -136,7 +136,7 @@ void sl_fla_recur(struct sl_fla_job *j, void (*rule)(const void *arg, const stru
 
 /* The name of the output norm of GLA and RetNet, which is another where the library fuses norm and
  * gate; NULL where elementwise_affine is false. */
-const char *sl_fla_gate_norm(struct sl_load *l, size_t i);
+const char *sl_fla_gate_norm(struct sl_load *l, size_t i, bool gated);
 
 /* u = β (v - α u): what a delta rule writes; u is what its key reads from the state. */
 void sl_fla_correct(const struct sl_kernels *k, float *u, const float *v, float alpha, float beta,

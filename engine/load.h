@@ -83,6 +83,7 @@ struct sl_load {
     size_t scratch_floats, carry_floats, part_floats; /* per row, per row, per part */
     unsigned char *marks;                             /* of each tensor: what is done with it */
     struct sl_load_view *views;                       /* parts of tensors that stand for tensors */
+    bool quiet; /* settings that are asked for are not written down: see below */
     char *said; /* the settings that were asked for, for the fingerprint */
     size_t n_said, max_said;
 };
@@ -164,8 +165,9 @@ size_t sl_load_state(struct sl_load *l, enum sl_dtype dtype, unsigned rank, cons
 /* --- settings: what a config.json says ---
  *
  * Each call names a key, what it means when it is absent (the default of the class that wrote the
- * file), and what it may be. What was asked for, and what it came to, enters the fingerprint. A
- * file without settings is an error that says so. */
+ * file), and what it may be. What was asked for, and what it came to, enters the fingerprint, but
+ * for sizes that may be null and for what is asked while l->quiet is set: what those decide must
+ * show in the tensors' shapes. A file without settings is an error that says so. */
 
 /* Whether the key is there and not null. */
 bool sl_load_set(const struct sl_load *l, const char *key);

@@ -1,6 +1,6 @@
 /* load_settings.c: what loaders ask of a config.json. See load.h.
  *
- * Every value that is asked for is also written down, as "key=value\n", defaults filled in: the
+ * Values that are asked for are also written down, as "key=value\n", defaults filled in: the
  * fingerprint covers what the model takes from its settings, however the file spells it, and
  * nothing that it does not use. */
 #include "engine/load.h"
@@ -32,7 +32,7 @@ void sl_load_fail_setting(struct sl_load *l, enum sl_code code, const char *fmt,
 static void say(struct sl_load *l, const char *key, const char *value)
 {
     size_t more = strlen(key) + strlen(value) + 3;
-    if (l->code != SL_OK)
+    if (l->code != SL_OK || l->quiet)
         return;
     if (l->max_said - l->n_said < more) {
         size_t want = l->max_said * 2 + more;
@@ -73,7 +73,7 @@ static void value_text(char ret[VALUE_BYTES], const struct sl_setting *s)
         (void)snprintf(ret, VALUE_BYTES, "%s", s->flag ? "true" : "false");
         break;
     case SL_SETTING_NUMBER:
-        (void)snprintf(ret, VALUE_BYTES, "%.17g", s->number);
+        (void)snprintf(ret, VALUE_BYTES, "%.10g", s->number);
         break;
     case SL_SETTING_TEXT:
         (void)snprintf(ret, VALUE_BYTES, "\"%.80s\"", s->text);
@@ -116,7 +116,8 @@ size_t sl_load_size(struct sl_load *l, const char *key, size_t absent, size_t ma
         n = (size_t)s->number;
     }
     (void)snprintf(text, sizeof text, "%zu", n);
-    say(l, key, text);
+    if (absent > 0)
+        say(l, key, text);
     return n;
 }
 

@@ -53,7 +53,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     a->act[SL_FLA_Q][0] = a->act[SL_FLA_K][0] = a->act[SL_FLA_V][0] = silu;
     a->act[SL_FLA_Q][1] = a->act[SL_FLA_K][1] = sl_fla_feature_map(l);
     a->gated = sl_load_flag(l, "use_output_gate", true);
-    sl_fla_attn_load(l, a, i, sl_fla_gate_norm(l, i), a->d_k);
+    sl_fla_attn_load(l, a, i, sl_fla_gate_norm(l, i, a->gated), a->d_k);
 
     size_t rank = sl_load_axis(l, 1, SL_RANK_MAX, "model.layers.%zu.attn.gk_proj.0.weight", i);
     size_t n = a->heads / a->share[SL_FLA_K] * a->d_k;

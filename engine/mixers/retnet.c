@@ -68,7 +68,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     a->act[SL_FLA_Q][0] = a->act[SL_FLA_K][0] = a->act[SL_FLA_V][0] = silu;
     a->act[SL_FLA_Q][1] = a->act[SL_FLA_K][1] = sl_fla_feature_map(l);
     a->gated = sl_load_flag(l, "use_output_gate", true);
-    sl_fla_attn_load(l, a, i, sl_fla_gate_norm(l, i), a->d_k);
+    sl_fla_attn_load(l, a, i, sl_fla_gate_norm(l, i, a->gated), a->d_k);
     m->scale = (float)(1 / sqrt((double)a->d_k));
     for (size_t j = 0; j < a->d_k / 2 && j < D_K_MAX / 2; j++)
         m->turn[j] = sl_turn(pow(BASE, -2 * (double)j / (double)a->d_k) / TURN);

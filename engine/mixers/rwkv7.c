@@ -212,6 +212,7 @@ static void fla_config(struct sl_load *l)
     (void)sl_load_choice(l, "hidden_act", 0, words);
     c->bare = !sl_load_flag(l, "norm_bias", true);
     c->no_norm_in = !sl_load_flag(l, "norm_first", true);
+    l->quiet = true;
     c->d_ffn = sl_load_size(l, "intermediate_size", 0, SL_D_FFN_MAX);
     if (c->d_ffn == 0) {
         size_t n = sl_fla_width(l, "hidden_ratio", 4, c->d_model);
@@ -219,6 +220,7 @@ static void fla_config(struct sl_load *l)
     }
     fla_heads(l);
     fla_values(l);
+    l->quiet = false;
 }
 
 /* The rank that the settings give to a low-rank pair is the one that it has. null: any. */
@@ -237,11 +239,13 @@ static void fla_load(struct sl_load *l, size_t i, void *layer)
 {
     struct layer *m = layer;
     load(l, i, m);
+    l->quiet = true;
     fla_rank(l, "decay_low_rank_dim", 64, m->w1.n_out);
     fla_rank(l, "a_low_rank_dim", 64, m->a1.n_out);
     fla_rank(l, "gate_low_rank_dim", 128, m->g1.n_out);
     if (!m->first)
         fla_rank(l, "v_low_rank_dim", 16, m->v1.n_out);
+    l->quiet = false;
     m->ln_x.eps = l->config.norm_eps * (float)m->n;
     m->fused = sl_load_flag(l, "fuse_norm", true);
 }
