@@ -306,6 +306,24 @@ void sl_fla_finish(const struct sl_fla_job *j, size_t t, size_t h)
         j->p->k->vmul(o, o, j->g + t * j->ld_out + h * a->d_v, a->d_v);
 }
 
+void sl_fla_finish_span(const struct sl_fla_job *j, const struct sl_span *span, size_t h)
+{
+    for (size_t t = span->row; t < span->row + span->n_rows; t++)
+        sl_fla_finish(j, t, h);
+}
+
+void sl_fla_form(const struct sl_fla_job *j, const struct sl_span *span, size_t h,
+                 struct sl_recurrence *r, size_t n_k, bool delta,
+                 void (*row)(const void *arg, size_t t, size_t head, const struct sl_recur_row *x),
+                 const void *arg, float *tmp)
+{
+    r->n_k = n_k, r->n_v = j->a->d_v;
+    r->v = sl_fla_at(j, SL_FLA_V, span->row, h), r->ld_v = j->ld[SL_FLA_V];
+    r->o = sl_fla_out(j, span->row, h), r->ld_o = j->ld_out;
+    r->s = sl_fla_state(j, span, h, n_k);
+    sl_recur_run(j->p, span, r, delta, h, row, arg, tmp);
+}
+
 struct recurrence {
     const struct sl_fla_job *j;
     void (*rule)(const void *arg, const struct sl_span *span, size_t head, float *tmp);

@@ -130,6 +130,16 @@ static inline float *sl_fla_state(const struct sl_fla_job *j, const struct sl_sp
  * and gated, in place. */
 void sl_fla_finish(const struct sl_fla_job *j, size_t t, size_t h);
 
+/* The same for all rows of a span. */
+void sl_fla_finish_span(const struct sl_fla_job *j, const struct sl_span *span, size_t h);
+
+/* A span's recurrence by the pass's form (recur.h): n_k channels of keys as the state has them;
+ * the caller has set r->decay and, where there is one, r->z. */
+void sl_fla_form(const struct sl_fla_job *j, const struct sl_span *span, size_t h,
+                 struct sl_recurrence *r, size_t n_k, bool delta,
+                 void (*row)(const void *arg, size_t t, size_t head, const struct sl_recur_row *x),
+                 const void *arg, float *tmp);
+
 /* The recurrence, one stage over (span, head), and the output's projection, another. arg is j. */
 void sl_fla_recur(struct sl_fla_job *j, void (*rule)(const void *arg, const struct sl_span *span,
                                                      size_t head, float *tmp));

@@ -475,6 +475,11 @@ void sl_load_scratch(struct sl_load *l, size_t row_floats, size_t part_floats)
     l->part_floats = l->part_floats > part_floats ? l->part_floats : part_floats;
 }
 
+void sl_load_recurrence(struct sl_load *l, const struct sl_recur_shape *shape)
+{
+    l->recurrence = *shape;
+}
+
 void sl_load_carry(struct sl_load *l, size_t row_floats)
 {
     l->carry_floats = l->carry_floats > row_floats ? l->carry_floats : row_floats;

@@ -16,6 +16,7 @@
 #include "engine/formats/tensors.h"
 #include "engine/forward.h"
 #include "engine/pass.h"
+#include "engine/recur.h"
 
 /* Limits on what a file may ask for. */
 enum {
@@ -81,6 +82,7 @@ struct sl_load {
     size_t n_state, max_state;
     size_t state_bytes;
     size_t scratch_floats, carry_floats, part_floats; /* per row, per row, per part */
+    struct sl_recur_shape recurrence;                 /* of its layers; see recur.h */
     unsigned char *marks;                             /* of each tensor: what is done with it */
     struct sl_load_view *views;                       /* parts of tensors that stand for tensors */
     bool quiet; /* settings that are asked for are not written down: see below */
@@ -200,6 +202,9 @@ void sl_load_refuse_rest(struct sl_load *l);
 void sl_load_scratch(struct sl_load *l, size_t row_floats, size_t part_floats);
 /* Floats per row that layers hand on within a step; likewise. */
 void sl_load_carry(struct sl_load *l, size_t row_floats);
+
+/* The recurrence of the rule's layers has all the forms of forms.h. */
+void sl_load_recurrence(struct sl_load *l, const struct sl_recur_shape *shape);
 
 /* What the second half gives. */
 struct sl_loaded {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/kernels/blas.h"
 #include "engine/model_priv.h"
 #include "engine/models/embedded.h"
 
@@ -79,6 +80,7 @@ static void describe(struct sl_model *m, const struct sl_load *l, const struct s
         .arch = m->mixer->arch,
         .name = m->name,
         .kernels = m->kernels->name,
+        .prefill_mode = sl_form_names[m->form],
         .n_layers = c->n_layers,
         .d_model = c->d_model,
         .n_heads = c->n_heads,
@@ -92,6 +94,38 @@ static void describe(struct sl_model *m, const struct sl_load *l, const struct s
         .weight_bytes = got->arena_bytes,
     };
     memcpy(m->info.fingerprint, got->fingerprint, sizeof m->info.fingerprint);
+}
+
+/* The form that a prompt's recurrence takes: what was asked for, or what measures fastest. */
+static enum sl_code choose_form(struct sl_model *m, const struct sl_model_options *opt,
+                                struct sl_error *err)
+{
+    bool has_forms = m->recurrence.n_k > 0;
+    if (opt->fast)
+        sl_blas_init();
+    if (!opt->prefill_mode) {
+        m->form =
+            opt->fast && has_forms ? sl_recur_pick(m->kernels, &m->recurrence) : SL_FORM_RECURRENT;
+        return SL_OK;
+    }
+    int f = 0;
+    while (f < SL_FORM_COUNT && strcmp(opt->prefill_mode, sl_form_names[f]) != 0)
+        f++;
+    if (f == SL_FORM_COUNT)
+        return sl_fail(err, SL_E_INVALID_VALUE,
+                       "prefill mode \"%.40s\" is not known; there are recurrent, chunkwise and "
+                       "parallel",
+                       opt->prefill_mode);
+    if (f != SL_FORM_RECURRENT && !opt->fast)
+        return sl_fail(err, SL_E_INVALID_VALUE,
+                       "prefill mode %s gives other bits than token by token: it needs numerics "
+                       "fast",
+                       opt->prefill_mode);
+    if (f != SL_FORM_RECURRENT && !has_forms)
+        return sl_fail(err, SL_E_INVALID_VALUE, "%s has the recurrent form only, not the %s one",
+                       m->mixer->title, opt->prefill_mode);
+    m->form = (enum sl_form)f;
+    return SL_OK;
 }
 
 static enum sl_code load(struct sl_model *m, const char *file, const struct sl_model_options *opt,
@@ -114,6 +148,10 @@ static enum sl_code load(struct sl_model *m, const char *file, const struct sl_m
     m->scratch_floats = l.scratch_floats;
     m->carry_floats = l.carry_floats;
     m->part_floats = l.part_floats;
+    m->recurrence = l.recurrence;
+    rc = choose_form(m, opt, err);
+    if (rc != SL_OK)
+        goto out;
     describe(m, &l, &got);
 out:
     m->state = l.state;

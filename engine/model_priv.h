@@ -17,6 +17,8 @@ struct sl_model {
     struct sl_state_tensor *state;
     size_t n_state;
     size_t scratch_floats, carry_floats, part_floats; /* see load.h */
+    enum sl_form form;                                /* of a prompt's recurrence */
+    struct sl_recur_shape recurrence;
 };
 
 static inline void *sl_model_mixer_layer(const struct sl_model *m, size_t i)

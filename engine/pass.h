@@ -11,6 +11,7 @@
 #ifndef SLATE_ENGINE_PASS_H
 #define SLATE_ENGINE_PASS_H
 
+#include "engine/forms.h"
 #include "engine/kernels/kernels.h"
 #include "engine/workers.h"
 
@@ -44,6 +45,7 @@ struct sl_span {
 
 struct sl_pass {
     const struct sl_kernels *k;
+    enum sl_form form; /* of recurrences that have several: recur.h */
     struct sl_workers *workers;
     size_t d_model, ld;
     size_t n_rows, n_spans;

@@ -9,14 +9,17 @@
 #include <xxhash.h>
 
 #include "engine/base/mem.h"
+#include "engine/model_priv.h"
 #include "engine/snapshot_priv.h"
 
 /* All kernels give the same bits (kernels.h), on every machine, so only the contract has a name:
- * a change of the order of additions or of a polynomial counts its number up. */
+ * a change of the order of additions or of a polynomial counts its number up. The forms of
+ * --numerics fast are not one contract: each has its name. */
 const char *sl_numerics(const struct sl_model *m)
 {
-    (void)m;
-    return "slate-1 exact";
+    static const char *const names[SL_FORM_COUNT] = {"slate-1 exact", "slate-1 fast chunkwise",
+                                                     "slate-1 fast parallel"};
+    return names[m->form];
 }
 
 void sl_snapshot_hex(char ret[SL_SNAPSHOT_HEX], const unsigned char bytes[16])

@@ -34,6 +34,17 @@ static const struct sl_option options[] = {
      "first "
      "value is the default.",
      ALL},
+    {"numerics", SL_OPTION_CHOICE, AT(numerics), "exact", 0, 0, "exact|fast", NULL,
+     "exact: the same bits alone and in a batch, for any batch, chunk and thread count. fast: "
+     "prompts may be read in another form of the rule (--prefill-mode), equal within rounding "
+     "only; "
+     "then a replay after a crash is equal within rounding, too.",
+     ALL},
+    {"prefill-mode", SL_OPTION_STRING, AT(prefill_mode), NULL, 0, 0, NULL,
+     "recurrent|chunkwise|parallel",
+     "How prompts are read. With --numerics exact: recurrent. With fast, without it: whichever "
+     "measures fastest at start (slate bench --modes shows all).",
+     ALL},
     {"threads", SL_OPTION_COUNT, AT(threads), "0", 0, 1024, NULL, "N",
      "Threads that compute; 0: one per core.", ALL},
     {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|eos|none",

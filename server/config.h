@@ -72,18 +72,21 @@ void sl_options_help(const struct sl_option_set *sets, size_t n_sets, unsigned c
 
 /* --- the server's options ----------------------------------------------------------------------*/
 
-enum { SL_LOG_TEXT, SL_LOG_JSON }; /* log_format */
+enum { SL_LOG_TEXT, SL_LOG_JSON };            /* log_format */
+enum { SL_NUMERICS_EXACT, SL_NUMERICS_FAST }; /* numerics */
 
 struct sl_config {
     /* the model */
     const char *model;     /* NULL: the embedded one */
     const char *tokenizer; /* NULL: the model's own; "bytes"; or a file */
     struct sl_strings model_names;
-    const char *weights;     /* NULL, "f32", "bf16", "f16" */
-    const char *kernels;     /* NULL, or a name that sl_kernels_find() knows */
-    const char *rule;        /* NULL, or "name=value,…": see sl_model_options */
-    uint64_t threads;        /* 0: one per core */
-    const char *begin_token; /* NULL: the model's habit; "none"; or a token id in decimal */
+    const char *weights;      /* NULL, "f32", "bf16", "f16" */
+    const char *kernels;      /* NULL, or a name that sl_kernels_find() knows */
+    const char *rule;         /* NULL, or "name=value,…": see sl_model_options */
+    int numerics;             /* enum SL_NUMERICS_… */
+    const char *prefill_mode; /* NULL, or a name of model.h */
+    uint64_t threads;         /* 0: one per core */
+    const char *begin_token;  /* NULL: the model's habit; "none"; or a token id in decimal */
     const char *chat_template;
     /* sessions and admission */
     const char *store;     /* "dir:PATH", "memory" */

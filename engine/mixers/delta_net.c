@@ -61,6 +61,8 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->scale = (float)(1 / sqrt((double)a->d_k));
     sl_load_scratch(l, sl_fla_row_floats(l, a) + sl_row_floats(a->heads),
                     2 * sl_row_floats(a->d_k) + sl_row_floats(a->d_v));
+    sl_load_recurrence(l, &(struct sl_recur_shape){
+                              .n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_NONE, .delta = true});
 }
 
 struct job {
@@ -90,6 +92,19 @@ static void normalise(const struct job *j, float *y, const float *x, float scale
         sl_fla_l2_norm(k, y, x, n, scale);
 }
 
+static float beta_of(const struct job *j, size_t t, size_t head)
+{
+    return (j->beta ? j->beta[t * j->ld_beta + head] : 1) * j->m->beta_scale;
+}
+
+static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+{
+    const struct job *j = arg;
+    normalise(j, x->q, sl_fla_at(&j->f, SL_FLA_Q, t, head), j->m->scale);
+    normalise(j, x->k, sl_fla_at(&j->f, SL_FLA_K, t, head), 1);
+    *x->beta = beta_of(j, t, head);
+}
+
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
@@ -98,12 +113,17 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     const struct sl_kernels *k = f->p->k;
     float *s = sl_fla_state(f, span, head, a->d_k);
     float *q = tmp, *key = q + sl_row_floats(a->d_k), *u = key + sl_row_floats(a->d_k);
+    if (sl_recur_has_form(f->p, span)) {
+        struct sl_recurrence r = {.decay = SL_DECAY_NONE};
+        sl_fla_form(f, span, head, &r, a->d_k, true, form_row, j, tmp);
+        sl_fla_finish_span(f, span, head);
+        return;
+    }
     for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        float beta = j->beta ? j->beta[t * j->ld_beta + head] : 1;
         normalise(j, q, sl_fla_at(f, SL_FLA_Q, t, head), j->m->scale);
         normalise(j, key, sl_fla_at(f, SL_FLA_K, t, head), 1);
         k->state_read(u, s, key, a->d_k, a->d_v);
-        sl_fla_correct(k, u, sl_fla_at(f, SL_FLA_V, t, head), 1, beta * j->m->beta_scale, a->d_v);
+        sl_fla_correct(k, u, sl_fla_at(f, SL_FLA_V, t, head), 1, beta_of(j, t, head), a->d_v);
         k->state_step(sl_fla_out(f, t, head), s, NULL, NULL, NULL, key, u, q, a->d_k, a->d_v);
         sl_fla_finish(f, t, head);
     }

@@ -71,12 +71,16 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->scale = (float)(1 / sqrt((double)a->d_k));
     sl_load_scratch(l, sl_fla_row_floats(l, a) + 2 * sl_row_floats(a->heads),
                     3 * sl_row_floats(a->d_k) + sl_row_floats(a->d_v));
+    sl_load_recurrence(l,
+                       &(struct sl_recur_shape){
+                           .n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_SCALAR, .delta = true});
 }
 
 struct job {
     struct sl_fla_job f;
     const struct layer *m;
-    float *alpha, *beta; /* [n_rows][ld] */
+    float *alpha,
+        *beta; /* [n_rows][ld]; alpha: ln α in the rows whose recurrence has another form */
     size_t ld;
 };
 
@@ -94,7 +98,8 @@ static void alpha_tile(const void *arg, const struct sl_tile *t)
             k->vadd(y, y, j->m->dt_bias + c, n);
             k->vsoftplus(y, y, n);
             k->vmul(y, y, rate, n);
-            k->vexp(y, y, n);
+            if (!sl_recur_has_form(j->f.p, &j->f.p->spans[j->f.p->row_span[r]]))
+                k->vexp(y, y, n);
         }
     }
 }
@@ -109,6 +114,17 @@ static void beta_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
+static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+{
+    const struct job *j = arg;
+    const struct sl_kernels *k = j->f.p->k;
+    size_t n = j->f.a->d_k;
+    sl_fla_l2_norm(k, x->q, sl_fla_at(&j->f, SL_FLA_Q, t, head), n, j->m->scale);
+    sl_fla_l2_norm(k, x->k, sl_fla_at(&j->f, SL_FLA_K, t, head), n, 1);
+    *x->g = j->alpha[t * j->ld + head];
+    *x->beta = j->beta[t * j->ld + head] * j->m->beta_scale;
+}
+
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
@@ -118,6 +134,12 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     size_t room = sl_row_floats(a->d_k);
     float *s = sl_fla_state(f, span, head, a->d_k);
     float *q = tmp, *key = q + room, *decay = key + room, *u = decay + room;
+    if (sl_recur_has_form(f->p, span)) {
+        struct sl_recurrence r = {.decay = SL_DECAY_SCALAR};
+        sl_fla_form(f, span, head, &r, a->d_k, true, form_row, j, tmp);
+        sl_fla_finish_span(f, span, head);
+        return;
+    }
     for (size_t t = span->row; t < span->row + span->n_rows; t++) {
         float alpha = j->alpha[t * j->ld + head];
         float beta = j->beta[t * j->ld + head] * j->m->beta_scale;

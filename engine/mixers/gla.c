@@ -8,6 +8,7 @@
  *
  * The sixteenth root is the library's constant and in no file. What stands around it: fla.h. */
 #include <math.h>
+#include <string.h>
 
 #include "engine/block.h"
 #include "engine/fla.h"
@@ -66,12 +67,14 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->scale = (float)(1 / sqrt((double)a->d_k));
     sl_load_scratch(l, sl_fla_row_floats(l, a) + sl_row_floats(rank) + sl_row_floats(n),
                     sl_row_floats(a->d_k));
+    sl_load_recurrence(
+        l, &(struct sl_recur_shape){.n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_CHANNEL});
 }
 
 struct job {
     struct sl_fla_job f;
     const struct layer *m;
-    float *mid, *decay; /* [n_rows][…] */
+    float *mid, *decay; /* [n_rows][…]; decay: ln α in the rows whose recurrence has another form */
     size_t ld_mid, ld_decay;
 };
 
@@ -88,7 +91,8 @@ static void decay_tile(const void *arg, const struct sl_tile *t)
         k->vscale(y, y, ROOT, n);
         for (size_t i = 0; i < n; i++) /* NaN stays */
             y[i] = j->m->clamp_min > y[i] ? j->m->clamp_min : y[i];
-        k->vexp(y, y, n);
+        if (!sl_recur_has_form(j->f.p, &j->f.p->spans[j->f.p->row_span[r]]))
+            k->vexp(y, y, n);
     }
 }
 
@@ -99,6 +103,21 @@ static void decay_part(void *arg, size_t part, size_t n_parts)
     sl_pass_products(j->f.p, &v, 1, j, part, n_parts);
 }
 
+static float *decay_at(const struct job *j, size_t t, size_t head)
+{
+    const struct sl_fla_attn *a = j->f.a;
+    return j->decay + t * j->ld_decay + head / a->share[SL_FLA_K] * a->d_k;
+}
+
+static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+{
+    const struct job *j = arg;
+    size_t n = j->f.a->d_k;
+    j->f.p->k->vscale(x->q, sl_fla_at(&j->f, SL_FLA_Q, t, head), j->m->scale, n);
+    memcpy(x->k, sl_fla_at(&j->f, SL_FLA_K, t, head), n * sizeof *x->k);
+    memcpy(x->g, decay_at(j, t, head), n * sizeof *x->g);
+}
+
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
@@ -106,8 +125,14 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     const struct sl_fla_attn *a = f->a;
     const struct sl_kernels *k = f->p->k;
     float *s = sl_fla_state(f, span, head, a->d_k);
+    if (sl_recur_has_form(f->p, span)) {
+        struct sl_recurrence r = {.decay = SL_DECAY_CHANNEL};
+        sl_fla_form(f, span, head, &r, a->d_k, false, form_row, j, tmp);
+        sl_fla_finish_span(f, span, head);
+        return;
+    }
     for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        const float *decay = j->decay + t * j->ld_decay + head / a->share[SL_FLA_K] * a->d_k;
+        const float *decay = decay_at(j, t, head);
         k->vscale(tmp, sl_fla_at(f, SL_FLA_Q, t, head), j->m->scale, a->d_k);
         k->state_step(sl_fla_out(f, t, head), s, decay, NULL, NULL, sl_fla_at(f, SL_FLA_K, t, head),
                       sl_fla_at(f, SL_FLA_V, t, head), tmp, a->d_k, a->d_v);

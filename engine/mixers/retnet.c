@@ -74,6 +74,8 @@ static void load(struct sl_load *l, size_t i, void *layer)
         m->turn[j] = sl_turn(pow(BASE, -2 * (double)j / (double)a->d_k) / TURN);
     sl_load_scratch(l, sl_fla_row_floats(l, a), 3 * sl_row_floats(a->d_k));
     sl_load_carry(l, sl_row_floats(a->d_k));
+    sl_load_recurrence(
+        l, &(struct sl_recur_shape){.n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_SCALAR});
 }
 
 struct job {
@@ -115,6 +117,20 @@ static void rotate(const struct job *j, float *y, const float *x, size_t t, floa
     }
 }
 
+/* γ_h */
+static double decay_of(size_t head)
+{
+    return 1 - ldexp(1, -5 - (int)head);
+}
+
+static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+{
+    const struct job *j = arg;
+    rotate(j, x->q, sl_fla_at(&j->f, SL_FLA_Q, t, head), t, j->m->scale);
+    rotate(j, x->k, sl_fla_at(&j->f, SL_FLA_K, t, head), t, 1);
+    *x->g = (float)log(decay_of(head));
+}
+
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
@@ -122,8 +138,14 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     const struct sl_fla_attn *a = f->a;
     size_t room = sl_row_floats(a->d_k);
     float *s = sl_fla_state(f, span, head, a->d_k);
+    if (sl_recur_has_form(f->p, span)) {
+        struct sl_recurrence r = {.decay = SL_DECAY_SCALAR};
+        sl_fla_form(f, span, head, &r, a->d_k, false, form_row, j, tmp);
+        sl_fla_finish_span(f, span, head);
+        return;
+    }
     float *q = tmp, *key = q + room, *decay = key + room;
-    const float gamma = (float)(1 - ldexp(1, -5 - (int)head));
+    const float gamma = (float)decay_of(head);
     for (size_t i = 0; i < a->d_k; i++)
         decay[i] = gamma;
     for (size_t t = span->row; t < span->row + span->n_rows; t++) {

@@ -14,14 +14,19 @@ struct sl_model_options {
                               model.safetensors; NULL: the embedded default model */
     enum sl_dtype weights; /* F32, BF16 or F16: how matrices are kept; NONE: as the file has them */
     const char *kernels;   /* "ref", "avx2", …; NULL: the best this machine can run */
-    const char *rule;      /* what the file leaves open, "name=value,…", where its rule leaves
-                              anything (an error says what); NULL: the defaults */
+    bool fast;             /* prompts may be read in another form of the rule's recurrence than
+                              token by token: equal within rounding only, no longer in bits */
+    const char *prefill_mode; /* "recurrent"; with fast also "chunkwise", "parallel"; NULL:
+                              recurrent, with fast whichever measures fastest */
+    const char *rule;         /* what the file leaves open, "name=value,…", where its rule leaves
+                                 anything (an error says what); NULL: the defaults */
 };
 
 struct sl_model_info {
     const char *arch; /* "rwkv7" */
     const char *name; /* the file's name without folder and extension, or "slate-tiny" */
     const char *kernels;
+    const char *prefill_mode; /* as it was chosen */
     size_t n_layers;
     size_t d_model;
     size_t n_heads;

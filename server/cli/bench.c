@@ -13,9 +13,8 @@
 #include <time.h>
 
 #include "engine/base/mem.h"
-#include "engine/forms.h"
 #include "engine/kernels/blas.h"
-#include "engine/kernels/kernels.h"
+#include "engine/recur.h"
 #include "proto/json_out.h"
 #include "server/cli/cli.h"
 #include "server/config.h"
@@ -88,7 +87,7 @@ struct head {
     const struct sl_kernels *kernels;
     const struct rule *rule;
     struct sl_recurrence r;
-    float *memory, *decay, *val, *scratch;
+    float *memory, *scratch;
 };
 
 static void fill(float *x, size_t n, float lo, float hi, uint32_t *seed)
@@ -101,7 +100,7 @@ static void fill(float *x, size_t n, float lo, float hi, uint32_t *seed)
 
 static size_t most_scratch(size_t n, size_t d)
 {
-    size_t most = 0;
+    size_t most = 2 * d; /* the exact one's */
     for (int f = 0; f < SL_FORM_COUNT; f++) {
         size_t k = sl_form_scratch((enum sl_form)f, n, d, d);
         most = k > most ? k : most;
@@ -113,7 +112,7 @@ static enum sl_code head_init(struct head *h, const struct sl_kernels *kernels,
                               const struct rule *rule, size_t n, size_t d, struct sl_error *err)
 {
     size_t g = rule->decay == SL_DECAY_CHANNEL ? n * d : n;
-    size_t all = 4 * n * d + g + 2 * n + d * d + 3 * d + 16, scratch = most_scratch(n, d);
+    size_t all = 4 * n * d + g + 2 * n + d * d + d + 16, scratch = most_scratch(n, d);
     uint32_t seed = 1;
     h->kernels = kernels;
     h->rule = rule;
@@ -124,8 +123,6 @@ static enum sl_code head_init(struct head *h, const struct sl_kernels *kernels,
     h->scratch = p, p += (scratch + 15) / 16 * 16;
     float *q = p, *k = q + n * d, *v = k + n * d, *o = v + n * d, *log_decay = o + n * d,
           *beta = log_decay + g, *den = beta + n, *s = den + n, *z = s + d * d;
-    h->decay = z + d;
-    h->val = h->decay + d;
     fill(q, 3 * n * d, 0, 1, &seed);
     for (size_t i = 0; i < n * d; i++)
         k[i] /= sqrtf((float)d);
@@ -153,42 +150,13 @@ static enum sl_code head_init(struct head *h, const struct sl_kernels *kernels,
     return SL_OK;
 }
 
-/* The recurrence as mixers run it. */
-static void run_recurrent(struct head *h)
-{
-    const struct sl_kernels *k = h->kernels;
-    const struct sl_recurrence *r = &h->r;
-    size_t d = r->n_k;
-    for (size_t t = 0; t < r->n; t++) {
-        const float *key = r->k + t * d, *val = r->v + t * d, *q = r->q + t * d;
-        float *decay = r->decay ? h->decay : NULL;
-        for (size_t i = 0; r->decay == SL_DECAY_SCALAR && i < d; i++)
-            decay[i] = r->g[t];
-        if (decay)
-            k->vexp(decay, r->decay == SL_DECAY_SCALAR ? decay : r->g + t * d, d);
-        if (r->beta) {
-            k->state_read(h->val, r->s, key, d, d);
-            if (decay)
-                k->vscale(h->val, h->val, decay[0], d);
-            for (size_t j = 0; j < d; j++)
-                h->val[j] = r->beta[t] * (val[j] - h->val[j]);
-            val = h->val;
-        }
-        k->state_step(r->o + t * d, r->s, decay, NULL, NULL, key, val, q, d, d);
-        if (r->z) {
-            k->vadd(r->z, r->z, key, d);
-            r->den[t] = k->dot16(q, r->z, d);
-        }
-    }
-}
-
 static void run(struct head *h, enum sl_form form)
 {
     memset(h->r.s, 0, h->r.n_k * h->r.n_v * sizeof *h->r.s);
     if (h->r.z)
         memset(h->r.z, 0, h->r.n_k * sizeof *h->r.z);
     if (form == SL_FORM_RECURRENT)
-        run_recurrent(h);
+        sl_recur_exact(h->kernels, &h->r, h->scratch);
     else
         sl_form_run(form, &h->r, h->scratch);
 }

@@ -90,8 +90,11 @@ enum sl_code sl_cli_load(struct sl_loaded *ret, const struct sl_config *config,
                          struct sl_error *err)
 {
     struct sl_loaded l = {.embedded = config->model == NULL};
-    struct sl_model_options opt = {
-        .path = config->model, .kernels = config->kernels, .rule = config->rule};
+    struct sl_model_options opt = {.path = config->model,
+                                   .kernels = config->kernels,
+                                   .fast = config->numerics == SL_NUMERICS_FAST,
+                                   .prefill_mode = config->prefill_mode,
+                                   .rule = config->rule};
     enum sl_code c = find_weights(config->weights, &opt.weights, err);
     if (!c)
         c = open_named(&l, config, err);

@@ -194,6 +194,7 @@ static void tell(const struct serving *s)
     sl_log(SL_LOG_INFO, "model loaded", SL_LS("model", s->app.model_names[0]),
            SL_LS("arch", i->arch), SL_LI("parameters", i->n_params),
            SL_LS("weights", sl_dtype_name(i->weights)), SL_LS("kernels", i->kernels),
+           SL_LS("prefill", i->prefill_mode),
            SL_LS("tokenizer", sl_tokenizer_kind(s->app.tokenizer)),
            SL_LI("state_bytes", i->state_bytes), SL_LI("sessions", s->n_sessions),
            SL_LI("ms", ((int64_t)(uv_hrtime() / 1000) - s->begun_us) / 1000));

@@ -457,18 +457,25 @@ void rule_remove(struct rule_files *f)
     (void)rmdir(f->folder);
 }
 
-struct sl_model *rule_open(const struct rule *r, const char *kernels)
+enum sl_code rule_try(struct sl_model **ret, const struct rule *r, struct sl_model_options opt,
+                      struct sl_error *err)
 {
     struct rule_files f;
+    rule_write(r, &f);
+    opt.path = f.path;
+    enum sl_code c = sl_model_open(ret, &opt, err);
+    rule_remove(&f); /* the mapping keeps the file */
+    return c;
+}
+
+struct sl_model *rule_open(const struct rule *r, const char *kernels)
+{
     struct sl_error err;
     struct sl_model *m = NULL;
-    rule_write(r, &f);
-    const struct sl_model_options opt = {.path = f.path, .kernels = kernels};
-    if (sl_model_open(&m, &opt, &err) != SL_OK) {
+    if (rule_try(&m, r, (struct sl_model_options){.kernels = kernels}, &err) != SL_OK) {
         fprintf(stderr, "%s: %s\n", r->title, err.message);
         abort();
     }
-    rule_remove(&f); /* the mapping keeps the file */
     return m;
 }
 

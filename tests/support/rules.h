@@ -26,8 +26,10 @@ struct rule_files {
 void rule_write(const struct rule *r, struct rule_files *f);
 void rule_remove(struct rule_files *f);
 
-/* Written, opened, and removed again. */
+/* Written, opened, and removed again. opt.path is not looked at. */
 struct sl_model *rule_open(const struct rule *r, const char *kernels);
+enum sl_code rule_try(struct sl_model **ret, const struct rule *r, struct sl_model_options opt,
+                      struct sl_error *err);
 
 /* Opens a list of tensors with settings in memory, as one directory "m" would be: the errors name
  * m/config.json and m/model.safetensors. *ret_bytes is to be freed after the model. */

@@ -88,6 +88,76 @@ static void test_invariance(void **prestate)
     sl_model_close(m);
 }
 
+/* Logits of T tokens, fed in chunks that have rows enough for a form and one that has not. */
+static float *logits_of(const struct sl_model *m, size_t *ret_n)
+{
+    struct runner r;
+    uint32_t tokens[T];
+    runner_open(&r, m, 2, T, 1);
+    void *state = runner_state(m);
+    float *logits = runner_logits(m, T);
+    for (size_t i = 0; i < T; i++)
+        tokens[i] = token_of(m, 0, i);
+    runner_feed(&r, state, tokens, T, 18, logits);
+    *ret_n = T * r.stride;
+    sl_free(state);
+    runner_close(&r);
+    return logits;
+}
+
+/* Rules whose recurrence has several forms, and what says so. */
+static bool has_forms(const struct rule *rule)
+{
+    static const char *const archs[] = {"linear", "retnet", "gla", "delta_net", "gated_delta_net"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (strcmp(rule->arch, archs[i]) == 0)
+            return true;
+    return false;
+}
+
+/* One function to rounding, not in bits: where no bit differs, another form did not run. */
+static void test_forms(void **prestate)
+{
+    static const char *const modes[] = {"chunkwise", "parallel"};
+    const struct rule *rule = *prestate;
+    struct sl_error err;
+    struct sl_model *m = rule_open(rule, NULL), *other;
+    size_t n;
+    float *want = logits_of(m, &n);
+    assert_string_equal(sl_numerics(m), "slate-1 exact");
+    for (size_t i = 0; i < 2; i++) {
+        struct sl_model_options opt = {.prefill_mode = modes[i]};
+        assert_int_equal(rule_try(&other, rule, opt, &err), SL_E_INVALID_VALUE);
+        assert_non_null(strstr(err.message, "numerics fast"));
+        opt.fast = true;
+        if (!has_forms(rule)) {
+            assert_int_equal(rule_try(&other, rule, opt, &err), SL_E_INVALID_VALUE);
+            assert_non_null(strstr(err.message, "recurrent form only"));
+            continue;
+        }
+        assert_int_equal(rule_try(&other, rule, opt, &err), SL_OK);
+        assert_non_null(strstr(sl_numerics(other), modes[i]));
+        float *got = logits_of(other, &n);
+        double off = 0, largest = 0;
+        for (size_t k = 0; k < n; k++) {
+            off = fmax(off, fabs((double)got[k] - (double)want[k]));
+            largest = fmax(largest, fabs((double)want[k]));
+        }
+        if (!(off > 0 && off <= 1e-5 * largest))
+            fail_msg("%s, %s: off by %g, the largest logit is %g", rule->title, modes[i], off,
+                     largest);
+        sl_free(got);
+        sl_model_close(other);
+    }
+    assert_int_equal(rule_try(&other, rule, (struct sl_model_options){.prefill_mode = "odd"}, &err),
+                     SL_E_INVALID_VALUE);
+    assert_non_null(strstr(err.message, "\"odd\""));
+    assert_int_equal(rule_try(&other, rule, (struct sl_model_options){.fast = true}, &err), SL_OK);
+    sl_model_close(other); /* it has picked one */
+    sl_free(want);
+    sl_model_close(m);
+}
+
 static void test_bad_neighbour(void **prestate)
 {
     const struct rule *rule = *prestate;
@@ -225,6 +295,7 @@ int main(void)
         const char *what;
         CMUnitTestFunction f;
     } each[] = {{"same bits", test_invariance},
+                {"other forms", test_forms},
                 {"beside a bad one", test_bad_neighbour},
                 {"resume and forks", test_engine}};
     enum { N_EACH = sizeof each / sizeof *each };
