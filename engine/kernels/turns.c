@@ -51,13 +51,14 @@ static double cosine(double x)
 
 void sl_turns(float *ret_cos, float *ret_sin, const uint64_t *turn, uint64_t position, size_t n)
 {
+    /* By index: a branch would make some positions dearer than others. */
+    static const double sign_cos[] = {1, -1, -1, 1}, sign_sin[] = {1, 1, -1, -1};
     for (size_t i = 0; i < n; i++) {
         uint64_t angle = turn[i] * position;
-        uint64_t quarter = (angle + (UINT64_C(1) << (QUARTER_BITS - 1))) >> QUARTER_BITS;
+        uint64_t quarter = (angle + (UINT64_C(1) << (QUARTER_BITS - 1))) >> QUARTER_BITS; /* 0…3 */
         double x = (double)(int64_t)(angle - (quarter << QUARTER_BITS)) * STEP;
-        double s = sine(x), c = cosine(x);
-        double re = quarter & 1 ? -s : c, im = quarter & 1 ? c : s;
-        ret_cos[i] = (float)(quarter & 2 ? -re : re);
-        ret_sin[i] = (float)(quarter & 2 ? -im : im);
+        const double point[] = {cosine(x), sine(x)};
+        ret_cos[i] = (float)(sign_cos[quarter] * point[quarter & 1]);
+        ret_sin[i] = (float)(sign_sin[quarter] * point[~quarter & 1]);
     }
 }

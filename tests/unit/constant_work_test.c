@@ -1,5 +1,6 @@
 /* constant_work_test.c: a token costs the same whether the session has seen ten tokens or a million
- * million: equal instruction counts, counted by valgrind's callgrind on this program itself.
+ * million, by every memory rule: equal instruction counts, counted by valgrind's callgrind on this
+ * program itself.
  *
  * All ages are measured in one run, on the same memory: libc's copies take an instruction more or
  * less by where memory happens to lie, and that differs from run to run. */
@@ -18,6 +19,8 @@
 
 #include "engine/base/mem.h"
 #include "engine/forward.h"
+#include "tests/support/rules.h"
+#include "tests/support/runner.h"
 #include "tests/support/stores.h"
 
 void measured_step(struct sl_forward *f, const struct sl_segment *s);
@@ -31,16 +34,25 @@ __attribute__((noinline)) void measured_step(struct sl_forward *f, const struct 
 static const uint64_t ages[] = {10, 10, 1000000, 1000000000000}; /* the first one warms up */
 enum { N_AGES = sizeof ages / sizeof *ages };
 
-/* The child: one token on a state that says it has seen so many, for each age. */
-static int measure(void)
+/* Every counter of a state: the header's and those of the rule. */
+static void set_age(const struct sl_model *m, void *state, uint64_t age)
 {
-    struct sl_model *m;
+    size_t n;
+    const struct sl_state_tensor *t = sl_model_state_tensors(m, &n);
+    ((struct sl_state_header *)state)->tokens_seen = age;
+    for (size_t i = 0; i < n; i++)
+        if (t[i].dtype == SL_DTYPE_I64)
+            memcpy((unsigned char *)state + t[i].offset, &age, sizeof age);
+}
+
+/* One token on a state that says it has seen so many, for each age. */
+static int measure_model(struct sl_model *m)
+{
     struct sl_workers *w;
     struct sl_forward *f;
-    uint32_t token = 300;
+    uint32_t token = 299;
     int bad = 0;
-    if (sl_model_open(&m, &(struct sl_model_options){.path = NULL}, NULL) ||
-        sl_workers_open(&w, 1, NULL) || sl_forward_open(&f, m, w, 1, 1, NULL))
+    if (sl_workers_open(&w, 1, NULL) || sl_forward_open(&f, m, w, 1, 1, NULL))
         return 1;
     void *state = sl_aligned_calloc(sl_model_info(m)->state_bytes);
     float *logits = sl_aligned_calloc(sl_model_logits_stride(m) * sizeof *logits);
@@ -49,7 +61,7 @@ static int measure(void)
     struct sl_state_header *h = state;
     for (size_t i = 0; i < N_AGES; i++) {
         sl_model_state_init(m, state);
-        h->tokens_seen = ages[i];
+        set_age(m, state, ages[i]);
         measured_step(f, &s);
         bad |= h->tokens_seen != ages[i] + 1;
     }
@@ -59,6 +71,26 @@ static int measure(void)
     sl_free(state);
     sl_free(logits);
     return bad;
+}
+
+/* The child: the embedded model, then one of each rule. */
+static int measure(void)
+{
+    struct sl_model *m;
+    if (sl_model_open(&m, &(struct sl_model_options){.path = NULL}, NULL))
+        return 1;
+    int bad = measure_model(m);
+    for (const struct rule *r = rules; r->title; r++)
+        bad |= measure_model(rule_open(r, NULL));
+    return bad;
+}
+
+static size_t n_models(void)
+{
+    size_t n = 1;
+    while (rules[n - 1].title)
+        n++;
+    return n;
 }
 
 /* The instructions of one call: callgrind's "totals:" (or "summary:") of its dump. 0: none. */
@@ -75,8 +107,8 @@ static uint64_t total(const char *dump)
     return n;
 }
 
-/* Instructions of measured_step() by call, in a run of this program under callgrind. */
-static void count_instructions(uint64_t ret[N_AGES])
+/* Instructions of n calls of measured_step(), in a run of this program under callgrind. */
+static void count_instructions(uint64_t *ret, size_t n)
 {
     char self[4096], command[9000], dump[128], folder[] = "/tmp/slate-test-XXXXXX";
     assert_non_null(mkdtemp(folder));
@@ -88,7 +120,7 @@ static void count_instructions(uint64_t ret[N_AGES])
              "--dump-after=measured_step --callgrind-out-file=%s/out '%s' measure 2>%s/log",
              folder, self, folder);
     assert_int_equal(system(command), 0);
-    for (size_t i = 0; i < N_AGES; i++) {
+    for (size_t i = 0; i < n; i++) {
         snprintf(dump, sizeof dump, "%s/out.%zu", folder, i + 1);
         ret[i] = total(dump);
     }
@@ -106,11 +138,21 @@ static void test_a_token_costs_the_same_at_any_age(void **state)
         print_message("skipped: 1 case of constant work: valgrind is not here\n");
         skip();
     }
-    uint64_t n[N_AGES];
-    count_instructions(n);
-    assert_true(n[1] > 1000000);
-    for (size_t i = 2; i < N_AGES; i++)
-        assert_true(n[i] == n[1]);
+    size_t n = n_models();
+    uint64_t *counts = calloc(n * N_AGES, sizeof *counts);
+    assert_non_null(counts);
+    count_instructions(counts, n * N_AGES);
+    for (size_t k = 0; k < n; k++) {
+        const uint64_t *of = counts + k * N_AGES;
+        assert_true(of[1] > 5000);
+        for (size_t i = 2; i < N_AGES; i++)
+            if (of[i] != of[1])
+                fail_msg("%s: %" PRIu64 " instructions after %" PRIu64 " tokens, %" PRIu64
+                         " after %" PRIu64,
+                         k ? rules[k - 1].title : "embedded", of[i], ages[i], of[1], ages[1]);
+    }
+    assert_true(counts[1] > 1000000);
+    free(counts);
 }
 
 int main(int argc, char **argv)

@@ -355,6 +355,48 @@ static void rms_norm_is_accurate(void **state)
     assert_true(fabs((double)y[0] - 2) < 1e-6 && fabs((double)y[1] - 2) < 1e-6);
 }
 
+/* --- turns --- */
+
+/* Against the C library's functions in long double, near and far. */
+static void turns_are_exact_at_any_position(void **state)
+{
+    (void)state;
+    enum { N = 64 };
+    static const uint64_t positions[] = {0, 1, 2, 3, 7, 100, 4096, 99999, 1000000, 123456789};
+    uint64_t turn[N];
+    float c[N], s[N];
+    for (size_t i = 0; i < N; i++)
+        turn[i] = sl_turn(pow(10000, -(double)i / N) / 6.283185307179586477);
+    for (size_t p = 0; p < COUNT(positions); p++) {
+        sl_turns(c, s, turn, positions[p], N);
+        for (size_t i = 0; i < N; i++) {
+            long double angle = (long double)pow(10000, -(double)i / N) * (long double)positions[p];
+            /* half a unit of an f32, and what the frequency's 2^-54 have grown to */
+            double slack = 3.1e-8 + (double)positions[p] * 0x1p-53;
+            assert_true(fabs((double)c[i] - (double)cosl(angle)) <= slack);
+            assert_true(fabs((double)s[i] - (double)sinl(angle)) <= slack);
+        }
+    }
+    /* Quarters, and their borders: an eighth of a turn and the least that is more or less. */
+    static const uint64_t quarter = UINT64_C(1) << 62;
+    static const float at[][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
+    for (uint64_t i = 0; i < 4; i++) {
+        sl_turns(c, s, (uint64_t[]){quarter}, i, 1);
+        assert_true(c[0] == at[i][0] && s[0] == at[i][1]);
+    }
+    for (uint64_t i = 0; i < 8; i++)
+        for (uint64_t d = 0; d < 3; d++) {
+            sl_turns(c, s, (uint64_t[]){i * (quarter / 2) + d - 1}, 1, 1);
+            assert_true(fabs((double)c[0] - cos((double)i * 0.785398163397448310)) < 6e-8);
+            assert_true(fabs((double)s[0] - sin((double)i * 0.785398163397448310)) < 6e-8);
+        }
+    /* 2^64 positions are a whole number of turns, whatever the frequency. */
+    sl_turns(c, s, turn, UINT64_MAX, 1);
+    float c1, s1;
+    sl_turns(&c1, &s1, turn, 1, 1);
+    assert_true(c[0] == c1 && s[0] == -s1);
+}
+
 /* --- products --- */
 
 static void matmul_in_order_with_one_rounding(void **state)
@@ -537,6 +579,7 @@ int main(void)
         cmocka_unit_test(max_finds_the_largest),
         cmocka_unit_test(layer_norm_is_accurate),
         cmocka_unit_test(rms_norm_is_accurate),
+        cmocka_unit_test(turns_are_exact_at_any_position),
         cmocka_unit_test(matmul_in_order_with_one_rounding),
         cmocka_unit_test(matmul_is_accurate),
         cmocka_unit_test(states_are_right),
