@@ -395,18 +395,23 @@ void sl_turn_advance(struct sl_turn *t, const struct sl_turn_env *env, size_t ta
         take_token(t, env, now_us);
 }
 
+/* What was chosen before an earlier pause and not released is still to come. */
+static void keep_held(struct sl_turn *t)
+{
+    for (size_t i = t->n_seq - t->n_prompt; i < t->spec.n_held; i++)
+        t->seq[t->n_seq++] = t->spec.held[i];
+}
+
 static void pause_turn(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us)
 {
     size_t n_open = t->stops ? sl_stops_open_bytes(t->stops) : 0;
     size_t n_done = t->n_seq - t->n_prompt;
     if (t->phase == SL_TURN_DECODE && (n_open || n_done < t->spec.n_held)) {
-        for (; n_done < t->spec.n_held; n_done++)
-            t->seq[t->n_seq++] = t->spec.held[n_done];
+        keep_held(t);
         restart(t, env, t->shadow_taken ? t->states.shadow : t->states.base);
         t->fed = t->shadow_fed;
     } else if (t->phase == SL_TURN_PREFILL) {
-        for (size_t i = 0; i < t->spec.n_held; i++)
-            t->seq[t->n_seq++] = t->spec.held[i];
+        keep_held(t);
     }
     settle(t, SL_FINISH_PAUSED, true, t->n_seq - t->n_prompt - sl_turn_released(t), now_us);
 }
@@ -422,6 +427,20 @@ void sl_turn_interrupt(struct sl_turn *t, const struct sl_turn_env *env, int64_t
         pause_turn(t, env, now_us);
     else
         finish(t, reason, t->phase == SL_TURN_DECODE, now_us);
+}
+
+void sl_turn_pause_unread(struct sl_turn *t)
+{
+    struct sl_turn_result *r = &t->result;
+    assert(!t->sampler && t->phase != SL_TURN_DONE);
+    keep_held(t);
+    r->finish = SL_FINISH_PAUSED;
+    r->complete = true;
+    r->n_tokens = r->n_held = t->n_seq - t->n_prompt;
+    r->n_pending = t->n_seq;
+    r->draws = t->spec.draws;
+    t->phase = SL_TURN_DONE;
+    t->reported = true;
 }
 
 /* --- reading: the owner's thread -------------------------------------------------------------- */

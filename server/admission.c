@@ -85,11 +85,36 @@ static void go_on(const struct sl_run *r, struct sl_turn_spec *spec)
     spec->n_generated = p->n_generated;
 }
 
+/* An answer that is kept has a limit, and a turn that was computed must not fail for it: so what
+ * could be longer is refused before. At most: each byte of text as an escape of six; with log
+ * probabilities each token and its alternatives once more as text and as a list of bytes. */
+static enum sl_code check_answer(const struct sl_run *r, struct sl_error *err)
+{
+    enum { FIXED = 64 << 10, ID = 16, ENTRY = 192, ESCAPE = 6, LISTED = 4 };
+    const struct sl_run_spec *s = &r->spec;
+    size_t text = ESCAPE * r->ts->token_bytes, n_entries = 0;
+    if (!r->key)
+        return SL_OK;
+    if (s->logprobs >= 0)
+        n_entries = 1 + (size_t)s->logprobs;
+    size_t each = text + ID + n_entries * (2 * text + LISTED * r->ts->token_bytes + ENTRY);
+    size_t most = (SL_ANSWER_BYTES_MAX - FIXED) / each;
+    if (s->max_tokens <= most)
+        return SL_OK;
+    return sl_fail_param(err, SL_E_INVALID_VALUE, "max_tokens",
+                         "with an Idempotency-Key the answer is kept, up to %d MiB; what this "
+                         "request asks for each token fits for max_tokens up to %zu, got %zu",
+                         SL_ANSWER_BYTES_MAX >> 20, most, s->max_tokens);
+}
+
 /* The prompt's tokens are there: admission by their number, then the line. */
 static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
 {
     struct sl_turns *ts = r->ts;
     size_t max = ts->opt.max_queued_prefill, n_new = r->n_tokens - r->n_lead;
+    enum sl_code c = check_answer(r, err);
+    if (c)
+        return c;
     if (n_new > max)
         return sl_fail_param(err, SL_E_TOO_LARGE, "prompt",
                              "the prompt has %zu tokens; a prompt of more than %zu is never "
@@ -121,7 +146,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
                                 .user = r};
     if (r->continuation.paused)
         go_on(r, &spec);
-    enum sl_code c = sl_turn_create(ts->engine, &spec, &r->turn, err);
+    c = sl_turn_create(ts->engine, &spec, &r->turn, err);
     if (c)
         return c;
     sl_free(r->tokens);
@@ -130,9 +155,11 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
     ts->queued_prefill += r->queued;
     sl_free(r->owned_prompt);
     r->owned_prompt = NULL;
+    if (r->pause) {
+        sl_run_pause_unread(r);
+        return SL_OK;
+    }
     r->state = WAITING;
-    if (r->pause)
-        sl_engine_cancel(ts->engine, r->turn, SL_FINISH_PAUSED);
     r->next_in_line = NULL;
     *ts->line_end = r;
     ts->line_end = &r->next_in_line;
@@ -284,6 +311,11 @@ static enum sl_code take_paused(struct sl_run *r, struct sl_error *err)
     if (c)
         return c;
     const struct sl_paused_turn *p = r->continuation.paused;
+    if (r->ts->opt.max_tokens && p->max_tokens > r->ts->opt.max_tokens)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "resume",
+                             "the paused turn of session '%s' wants %zu tokens more; this server's "
+                             "limit is %zu (--max-tokens-limit)",
+                             s->id, p->max_tokens, r->ts->opt.max_tokens);
     spec->text = NULL;
     spec->tokens = NULL;
     spec->n_tokens = 0;

@@ -124,7 +124,7 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
 {
     struct sl_error err;
     struct sl_buf text;
-    assert(s->leased && s->has_place && c->state && c->state != s->state && c->n_pending > 0);
+    assert(s->leased && s->has_place && c->n_pending > 0);
     struct sl_op *op = sl_op_new(ss, cb, arg);
     if (!op) {
         (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for a commit");

@@ -177,7 +177,9 @@ void sl_sessions_when_free(struct sl_sessions *ss, struct sl_session *s, sl_sess
 
 /* What a turn leaves. */
 struct sl_commit {
-    void *state; /* the caller's reference; the registry's after success */
+    void *state; /* the caller's reference, the registry's after success: another slot, or one more
+                    reference to the session's own where the turn has read nothing (NULL: neither
+                    has one) */
     uint64_t tokens_seen;
     const uint32_t *pending; /* ≥ 1 */
     size_t n_pending;

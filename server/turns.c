@@ -10,8 +10,6 @@
 
 #include "engine/base/mem.h"
 
-enum { ANSWER_BYTES_MAX = 1 << 20 };
-
 static void on_wake(uv_async_t *handle);
 
 /* The engine's thread. */
@@ -19,6 +17,15 @@ static void wake_loop(void *arg)
 {
     struct sl_turns *ts = arg;
     uv_async_send(&ts->wake);
+}
+
+static size_t longest_token(const struct sl_tokenizer *t, size_t vocab_size)
+{
+    size_t longest = 0, n;
+    for (size_t i = 0; i < vocab_size; i++)
+        if (sl_tokenizer_bytes(t, (uint32_t)i, &n) && n > longest)
+            longest = n;
+    return longest;
 }
 
 enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct sl_model *model,
@@ -36,6 +43,7 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
                             .metrics = metrics,
                             .opt = *opt,
                             .vocab_size = sl_model_info(model)->vocab_size};
+    ts->token_bytes = longest_token(tokenizer, ts->vocab_size);
     ts->line_end = &ts->line;
     ts->ending_end = &ts->ending;
     ts->wake.data = ts;
@@ -106,10 +114,9 @@ static void over(struct sl_run *r)
 }
 
 /* It ends without the engine: `done` comes from the loop's next turn. */
-void sl_run_end_later(struct sl_run *r)
+static void end_later(struct sl_run *r)
 {
     struct sl_turns *ts = r->ts;
-    release(r);
     r->state = ENDING;
     r->next_in_line = NULL;
     *ts->ending_end = r;
@@ -117,22 +124,22 @@ void sl_run_end_later(struct sl_run *r)
     uv_async_send(&ts->wake);
 }
 
+void sl_run_end_later(struct sl_run *r)
+{
+    release(r);
+    end_later(r);
+}
+
+void sl_run_pause_unread(struct sl_run *r)
+{
+    r->unread = true;
+    end_later(r);
+}
+
 void sl_run_end_with(struct sl_run *r, enum sl_finish finish)
 {
     r->result.finish = finish;
     sl_run_end_later(r);
-}
-
-static void end_ending(struct sl_turns *ts)
-{
-    struct sl_run *r = ts->ending;
-    ts->ending = NULL;
-    ts->ending_end = &ts->ending;
-    while (r) {
-        struct sl_run *next = r->next_in_line;
-        over(r);
-        r = next;
-    }
 }
 
 /* --- the public calls ------------------------------------------------------------------------ */
@@ -224,8 +231,12 @@ void sl_run_cancel(struct sl_run *r, bool commit)
 void sl_run_pause(struct sl_run *r)
 {
     r->pause = true;
-    if (r->state == WAITING || r->state == RUNNING)
+    if (r->state == WAITING) {
+        sl_run_leave_line(r);
+        sl_run_pause_unread(r);
+    } else if (r->state == RUNNING) {
         sl_engine_cancel(r->ts->engine, r->turn, SL_FINISH_PAUSED);
+    }
 }
 
 void sl_run_detach(struct sl_run *r)
@@ -331,8 +342,12 @@ static void commit(struct sl_run *r, const struct sl_turn_result *t)
     uint32_t *generated = NULL;
     size_t n_prompt = r->n_tokens - r->n_lead;
     enum sl_code c = SL_OK;
-    sl_buf_init(&body, ANSWER_BYTES_MAX);
+    sl_buf_init(&body, SL_ANSWER_BYTES_MAX);
     sl_turn_ring(r->turn, &ring);
+    if (!r->live && s->state) { /* nothing was read: the state stays */
+        sl_slab_ref(r->ts->slab, s->state);
+        r->live = s->state;
+    }
     struct sl_commit k = {.state = r->live,
                           .tokens_seen = s->tokens_seen - r->n_drop + n_prompt + t->n_tokens,
                           .pending = sl_turn_pending(r->turn),
@@ -361,6 +376,19 @@ static void commit(struct sl_run *r, const struct sl_turn_result *t)
     sl_free(generated);
 }
 
+/* The turn is DONE: it is committed, or did not happen. */
+static void end_with_result(struct sl_run *r)
+{
+    const struct sl_turn_result *result = sl_turn_result(r->turn);
+    take_result(r, result);
+    if (r->session && !result->code && result->complete && !r->roll_back) {
+        commit(r, result);
+    } else {
+        release(r);
+        over(r);
+    }
+}
+
 static void on_turn(struct sl_turn *t, void *user, void *arg)
 {
     struct sl_run *r = user;
@@ -373,14 +401,25 @@ static void on_turn(struct sl_turn *t, void *user, void *arg)
             r->spec.news(r, r->spec.user);
         return;
     }
-    take_result(r, result);
     sl_metric_observe(ts->metrics, SL_M_QUEUE_TIME, (double)result->queue_us / 1e6);
     ts->n_running--;
-    if (r->session && !result->code && result->complete && !r->roll_back) {
-        commit(r, result);
-    } else {
-        release(r);
-        over(r);
+    end_with_result(r);
+}
+
+static void end_ending(struct sl_turns *ts)
+{
+    struct sl_run *r = ts->ending;
+    ts->ending = NULL;
+    ts->ending_end = &ts->ending;
+    while (r) {
+        struct sl_run *next = r->next_in_line;
+        if (r->unread) {
+            sl_turn_pause_unread(r->turn);
+            end_with_result(r);
+        } else {
+            over(r);
+        }
+        r = next;
     }
 }
 

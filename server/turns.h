@@ -23,10 +23,13 @@
 struct sl_turns;
 struct sl_run;
 
+enum { SL_ANSWER_BYTES_MAX = 16 << 20 }; /* kept under an Idempotency-Key */
+
 struct sl_turns_options {
     size_t max_running; /* turns in the engine */
     size_t max_waiting;
     size_t max_queued_prefill; /* tokens */
+    size_t max_tokens;         /* that a paused turn may still want; 0: any number */
     size_t max_step_rows;
     size_t n_threads;
     int64_t begin_token;  /* fed to an empty session first; -1: none */
@@ -62,7 +65,9 @@ struct sl_run_spec {
     const char *chat_template; /* a reply under this template is written; NULL: plain text. Kept
                                   for a pause; static storage */
     /* An Idempotency-Key: `answer` is asked for the body to keep, right before the commit, when
-     * sl_run_result() is final but for a failure of the commit itself. NULL: none. */
+     * sl_run_result() is final but for a failure of the commit itself. NULL: none. What could give
+     * an answer of more than SL_ANSWER_BYTES_MAX is refused at start (INVALID_VALUE, max_tokens).
+     */
     const char *idempotency_key;
     unsigned char request_hash[16];
     void (*answer)(struct sl_run *r, void *user, struct sl_buf *b);
@@ -82,7 +87,8 @@ SL_NODISCARD enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_
  * turn did not happen. After OVER it does nothing. */
 void sl_run_cancel(struct sl_run *r, bool commit);
 
-/* Ends it with PAUSED, committed with what it takes to go on (resume), also before it has begun. */
+/* Ends it with PAUSED, committed with what it takes to go on (resume): within a step of the engine,
+ * or at once where it has not begun. */
 void sl_run_pause(struct sl_run *r);
 
 /* Nobody waits for it any more: news and done are not called, it closes itself when it is over. */

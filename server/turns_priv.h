@@ -30,6 +30,7 @@ struct sl_run {
     bool roll_back, cancelled, pause, detached;
     bool is_ready; /* the session is in memory */
     bool starting; /* sl_run_start() is on the stack */
+    bool unread;   /* ENDING: it was paused before the engine had it */
     enum sl_code start_code;
     uv_work_t work;
     struct sl_run_result result;
@@ -45,6 +46,7 @@ struct sl_turns {
     struct sl_metrics *metrics;
     struct sl_turns_options opt;
     size_t vocab_size;
+    size_t token_bytes; /* of the longest token */
 
     struct sl_run *runs;
     size_t n_runs, n_running, n_waiting; /* n_runs: until OVER; n_waiting: not in the engine yet */
@@ -59,6 +61,8 @@ struct sl_turns {
 /* turns.c. It ends without the engine: `done` comes from the loop's next turn. */
 void sl_run_end_later(struct sl_run *r);
 void sl_run_end_with(struct sl_run *r, enum sl_finish finish);
+/* The same for one that is paused with its tokens there: it is committed then. */
+void sl_run_pause_unread(struct sl_run *r);
 
 /* admission.c */
 

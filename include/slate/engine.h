@@ -184,6 +184,11 @@ SL_NODISCARD enum sl_code sl_engine_submit(struct sl_engine *e, struct sl_turn *
  * so; the turn can go on from there, byte for byte). Asking again, or after DONE, does nothing. */
 void sl_engine_cancel(struct sl_engine *e, struct sl_turn *t, enum sl_finish finish);
 
+/* Submitter's thread, a turn that was never submitted: it is DONE, with PAUSED, as it would be had
+ * the engine paused it before its first step. Nothing was read: the base is the state, and all of
+ * the prompt and what was held is pending. */
+void sl_turn_pause_unread(struct sl_turn *t);
+
 /* Submitter's thread: calls news(t, user, arg) for every turn that has released tokens or is DONE
  * since the last call. A turn that is DONE may be closed inside the callback; a turn is never
  * reported again after its DONE was. */

@@ -232,6 +232,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
     struct sl_turns_options opt = {.max_running = c->max_running,
                                    .max_waiting = c->max_waiting,
                                    .max_queued_prefill = c->max_queued_prefill,
+                                   .max_tokens = limits.max_tokens,
                                    .n_threads = c->threads,
                                    .begin_token = s->loaded.begin_token,
                                    .now = unix_seconds};

@@ -303,6 +303,33 @@ static void other_dialects(void **state)
     expect_error(keyed(key, BODY), 400, "invalid_value", "Idempotency-Key");
 }
 
+/* An answer of more than a mebibyte is kept, too; what could be longer than what is kept is refused
+ * before a token was computed, and the message says what fits. */
+static void long_answers(void **state)
+{
+    (void)state;
+    static const char body[] = "{'session':'a','prompt':' a time','max_tokens':%s,'logprobs':20,"
+                               "'return_tokens':true,'ignore_eos':true}";
+    char text[200];
+    create("a");
+    snprintf(text, sizeof text, body, "1000");
+    struct reply *first = expect(keyed("long-1", text), 200);
+    assert_true(first->n_body > 1 << 20);
+    again("long-1", text, first, "a");
+    reply_free(first);
+    int64_t version = session_version(client(), "a");
+    double steps = metric(client(), "slate_engine_steps_total");
+    snprintf(text, sizeof text, body, "50000");
+    struct reply *r = keyed("long-2", text);
+    const char *fits = strstr(r->body, "max_tokens up to ");
+    assert_non_null(fits);
+    unsigned long most = strtoul(fits + strlen("max_tokens up to "), NULL, 10);
+    assert_true(most >= 1000 && most < 50000);
+    expect_error(r, 400, "invalid_value", "max_tokens");
+    assert_true(metric(client(), "slate_engine_steps_total") == steps);
+    assert_int_equal(session_version(client(), "a"), version);
+}
+
 /* Where turns are not written one by one an answer lives as long as the process, in memory or not.
  */
 static void durability_drain(void **state)
@@ -363,6 +390,7 @@ int main(void)
         TEST(with_if_match),
         TEST(paused),
         TEST(other_dialects),
+        TEST(long_answers),
         TEST(durability_drain),
     };
     return cmocka_run_group_tests_name("keyed", tests, start, stop);

@@ -352,14 +352,16 @@ static void cancelled_and_paused_while_they_wait(void **state)
     gen_done(&g);
     assert_int_equal(session_version(client(), "b"), 2);
     /* c is paused before it has begun: its prompt is kept, and it goes on from there. */
-    struct call *pause = pause_start(client(), "c");
-    reply_free(expect(session_post(client(), "a", "/cancel"), 200));
-    reply_free(expect(call_finish(a), 200));
+    /* At once: a still has the only place. */
+    reply_free(expect(session_post(client(), "c", "/pause"), 200));
     turn_finish(c, &g);
     assert_string_equal(str_at(g.r->json, "finish_reason"), "paused");
     assert_int_equal(g.o.n_tokens, 0);
     gen_done(&g);
-    reply_free(expect(call_finish(pause), 200));
+    assert_false(call_reply(a)->over);
+    assert_true(metric(client(), "slate_requests_running") == 1);
+    reply_free(expect(session_post(client(), "a", "/cancel"), 200));
+    reply_free(expect(call_finish(a), 200));
     node_kill(&node);
     node_start(&node);
     struct gen whole, rest;
@@ -369,6 +371,33 @@ static void cancelled_and_paused_while_they_wait(void **state)
     gen_done(&rest);
     gen_done(&whole);
     same_next("c", "twin", " but");
+    node_done(&node);
+}
+
+/* A paused turn wants more than the server that it was moved to allows: it stays, and is refused.
+ */
+static void a_lower_limit(void **state)
+{
+    (void)state;
+    struct gen g;
+    up("limit", (const char *const[]){"--sessions-in-memory=8", "--max-tokens-limit=200000", NULL});
+    make("a", " there was");
+    struct call *k = stream_start(client(), "'session':'a','prompt':''," LONG);
+    stream_until(k, 2);
+    reply_free(expect(session_post(client(), "a", "/pause"), 200));
+    reply_free(expect(call_finish(k), 200));
+    node_stop(&node);
+    for (size_t i = 0; i < node.n_options; i++)
+        if (!strncmp(node.options[i], "--max-tokens-limit", 18))
+            node.options[i] = "--max-tokens-limit=1000";
+    node_start(&node);
+    int64_t version = session_version(client(), "a");
+    expect_error(post(client(), "/v1/generate", "{'session':'a','resume':true}"), 400,
+                 "invalid_value", "resume");
+    assert_int_equal(session_version(client(), "a"), version);
+    /* Something else may still be said to it. */
+    turn_of(client(), &g, "a", " and", 4);
+    gen_done(&g);
     node_done(&node);
 }
 
@@ -456,6 +485,7 @@ int main(void)
         TEST(a_fork_of_what_is_in_the_store),
         TEST(nothing_to_resume),
         TEST(cancelled_and_paused_while_they_wait),
+        TEST(a_lower_limit),
         TEST(an_expired_name_is_free),
         TEST(deleted_while_it_is_loaded),
     };
