@@ -25,7 +25,7 @@ enum {
     SL_STORE_BATCH_BYTES = 16 << 20,   /* of a batch of more than one record */
     SL_STORE_FILES_MAX = 2,            /* snapshots being written at once */
     SL_STORE_LOADS_MAX = 2,
-    SL_STORE_RESERVE = 1024 /* calls that can fail for want of memory at once */
+    SL_STORE_RESERVE = 1024 /* calls that wait to be told that there is no memory */
 };
 
 enum sl_op_kind { SL_OP_HEAD, SL_OP_TURN, SL_OP_SNAP, SL_OP_REMOVE, SL_OP_LOAD };
@@ -159,6 +159,8 @@ void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_d
 /* Calls back what is finished and starts what can be started. Not from inside a call. */
 void sl_dir_pump(struct sl_dir *d);
 void sl_dir_wake(uv_async_t *a);
+/* Calls back: there was no memory for it. */
+void sl_dir_starve(struct sl_dir *d, const struct sl_starved *v);
 /* Everything but the handle on the loop. */
 void sl_dir_free(struct sl_dir *d);
 

@@ -29,6 +29,17 @@ enum sl_code sl_log_cut(const struct sl_log_place *lp, int fd, uint64_t end, str
     return e ? sl_io_fail(err, "fdatasync of", where(lp), e) : SL_OK;
 }
 
+/* What was not acknowledged must not come back when the log is read again, so a file that could not
+ * be cut loses the beginning of the batch: its other records then belong to a torn end (scan.c).
+ * That needs neither room on the disk nor a change of the file's length. It is all that can be
+ * done, so its failure tells nobody anything new: see log.h for what is left then. */
+static void blot(const struct sl_log_place *lp, int fd, uint64_t end)
+{
+    static const unsigned char zeros[SL_RECORD_HEADER];
+    if (!sl_io_write(lp->io, fd, zeros, sizeof zeros, end))
+        (void)!sl_io_fdatasync(lp->io, fd);
+}
+
 bool sl_log_append(const struct sl_log_place *lp, int fd, uint64_t end, const void *p, size_t n,
                    bool *ret_broken, struct sl_error *err)
 {
@@ -37,6 +48,8 @@ bool sl_log_append(const struct sl_log_place *lp, int fd, uint64_t end, const vo
     if (e) {
         sl_io_fail(err, "write to", where(lp), e);
         *ret_broken = sl_log_cut(lp, fd, end, NULL) != SL_OK;
+        if (*ret_broken)
+            blot(lp, fd, end);
         return false;
     }
     e = sl_io_fdatasync(lp->io, fd);
@@ -44,7 +57,8 @@ bool sl_log_append(const struct sl_log_place *lp, int fd, uint64_t end, const vo
         sl_io_fail(err, "fdatasync of", where(lp), e);
         /* So that what was not acknowledged does not come back; the file is not used again, whether
          * this works or not. */
-        (void)!sl_log_cut(lp, fd, end, NULL);
+        if (sl_log_cut(lp, fd, end, NULL))
+            blot(lp, fd, end);
         *ret_broken = true;
         return false;
     }

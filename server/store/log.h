@@ -5,7 +5,10 @@
  *
  * A failed append is cut off again. When that fails too, or the sync did (the system may then think
  * clean what never reached the disk), the file is not trusted any more: `broken`. A rewrite from
- * the records that are known, each read back and verified, mends it.
+ * the records that are known, each read back and verified, mends it. What cannot be cut off is
+ * overwritten in place. Only where the disk takes neither (nor the rewrite, which is tried before
+ * every further write), and the server then ends, can a turn that was answered with an error be
+ * there after all; so its retry is a 412 with If-Match, and with an Idempotency-Key its answer.
  *
  * Threads: append, fetch and rewrite run in libuv's pool and change only their own structs; one
  * append or rewrite at a time. */

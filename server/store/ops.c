@@ -30,8 +30,11 @@ static struct sl_op *new_op(struct sl_dir *d, enum sl_op_kind kind, const struct
     d->n_ops++;
     uv_async_send(&d->wake);
     if (!op) {
-        assert(d->n_starved < SL_STORE_RESERVE);
-        d->starved[d->n_starved++] = (struct sl_starved){done, loaded, arg};
+        struct sl_starved v = {done, loaded, arg};
+        if (d->n_starved < SL_STORE_RESERVE)
+            d->starved[d->n_starved++] = v;
+        else
+            sl_dir_starve(d, &v);
         return NULL;
     }
     op->d = d;

@@ -236,18 +236,23 @@ static void finish(struct sl_op *op)
         free_op(op);
 }
 
-static void tell_starved(struct sl_dir *d)
+void sl_dir_starve(struct sl_dir *d, const struct sl_starved *v)
 {
     struct sl_error err;
+    (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for a call of the store");
+    d->n_ops--;
+    if (v->loaded)
+        v->loaded(v->arg, NULL, &err);
+    else
+        v->done(v->arg, SL_E_NO_MEMORY, &err);
+}
+
+static void tell_starved(struct sl_dir *d)
+{
     size_t n = d->n_starved;
-    sl_fail(&err, SL_E_NO_MEMORY, "no memory for a call of the store");
     for (size_t i = 0; i < n; i++) {
         struct sl_starved v = d->starved[i]; /* the callback may add some */
-        d->n_ops--;
-        if (v.loaded)
-            v.loaded(v.arg, NULL, &err);
-        else
-            v.done(v.arg, SL_E_NO_MEMORY, &err);
+        sl_dir_starve(d, &v);
     }
     d->n_starved -= n;
     memmove(d->starved, d->starved + n, d->n_starved * sizeof *d->starved);

@@ -6,10 +6,11 @@
  * share adds a lease per turn and its fence to that; `dir:` belongs to one server, by a lock.)
  *
  * A session in the store is its head, its last snapshot, and the turns since. The calls return at
- * once and call back later, exactly once, on the loop's thread, never from inside; what they are
- * given is copied. After a write has called back with SL_OK it is durable: no crash and no power
- * cut loses it. After a failure the store is as it was before (memory and disk agree), or it
- * refuses everything but reads with the cause until it has repaired itself. */
+ * once and call back later, exactly once, on the loop's thread, never from inside (but with
+ * NO_MEMORY where there is none to remember the call by, and a thousand wait to be told so
+ * already); what they are given is copied. After a write has called back with SL_OK it is durable:
+ * no crash and no power cut loses it. After a failure the store is as it was before (memory and
+ * disk agree), or it refuses everything but reads with the cause until it has repaired itself. */
 #ifndef SLATE_SERVER_STORE_H
 #define SLATE_SERVER_STORE_H
 
