@@ -215,11 +215,11 @@ $(B)/libsupport.a: $(SUPPORT_OBJ)
 $(B)/tests/bench/%_bench: $(B)/tests/bench/%_bench.o $(B)/libsupport.a $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcurl
 
-# The seeded models need nothing else of the tests' support.
-$(B)/tests/fuzz/%_fuzz: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/support/seeded.o $(LIBREST) $(LIBSLATE)
+# The seeded models need nothing else of the tests' support than each other.
+$(B)/tests/fuzz/%_fuzz: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/support/seeded.o $(B)/tests/support/rules.o $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-$(B)/tests/fuzz/%_fuzz_replay: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/fuzz/replay.o $(B)/tests/support/seeded.o $(LIBREST) $(LIBSLATE)
+$(B)/tests/fuzz/%_fuzz_replay: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/fuzz/replay.o $(B)/tests/support/seeded.o $(B)/tests/support/rules.o $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 .SECONDARY:

@@ -1,4 +1,5 @@
-/* rules_test.c: what must hold whatever the memory rule is, on a seeded model of each (rules.h): a
+/* rules_test.c: what must hold whatever the memory rule is, on a seeded model of each (rules.h): it
+ * gives what a plain version in double precision gives; a
  * session's bits depend on its own tokens alone; every table of kernels gives the same; a state
  * that was written down and read into another program's model goes on as if nothing had happened,
  * also in the middle of a turn of the engine; forks go their own ways; a bad neighbour stays alone.
@@ -19,6 +20,7 @@
 #include "engine/kernels/kernels.h"
 #include "slate/snapshot.h"
 #include "tests/support/among.h"
+#include "tests/support/fla_slow.h"
 #include "tests/support/rules.h"
 #include "tests/support/turns.h"
 
@@ -158,6 +160,45 @@ static void test_forms(void **prestate)
     sl_model_close(m);
 }
 
+/* Every logit against the slow one's, in the measure of the largest. */
+static void test_slow(void **prestate)
+{
+    const struct rule *rule = *prestate;
+    struct rule_files f;
+    struct sl_error err;
+    struct sl_tensors *t = NULL;
+    struct runner r;
+    uint32_t tokens[T];
+    size_t vocab;
+    struct sl_model *m = rule_open(rule, NULL);
+    rule_write(rule, &f);
+    if (sl_tensors_open(&t, f.path, &err) != SL_OK)
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < T; i++)
+        tokens[i] = token_of(m, 0, i);
+    double *want = fla_slow(t, tokens, T, &vocab), largest = 0;
+    assert_int_equal(vocab, sl_model_info(m)->vocab_size);
+    runner_open(&r, m, 1, T, 1);
+    void *state = runner_state(m);
+    float *logits = runner_logits(m, T);
+    runner_feed(&r, state, tokens, T, 9, logits);
+    for (size_t i = 0; i < T * vocab; i++)
+        largest = fmax(largest, fabs(want[i]));
+    for (size_t i = 0; i < T * vocab; i++) {
+        double got = (double)logits[i / vocab * r.stride + i % vocab];
+        if (!(fabs(got - want[i]) <= 2e-5 * largest))
+            fail_msg("%s, token %zu, logit %zu: %g, not %g", rule->title, i / vocab, i % vocab, got,
+                     want[i]);
+    }
+    free(want);
+    sl_free(logits);
+    sl_free(state);
+    runner_close(&r);
+    sl_tensors_close(t);
+    rule_remove(&f);
+    sl_model_close(m);
+}
+
 static void test_bad_neighbour(void **prestate)
 {
     const struct rule *rule = *prestate;
@@ -294,7 +335,8 @@ int main(void)
     static const struct {
         const char *what;
         CMUnitTestFunction f;
-    } each[] = {{"same bits", test_invariance},
+    } each[] = {{"against the slow one", test_slow},
+                {"same bits", test_invariance},
                 {"other forms", test_forms},
                 {"beside a bad one", test_bad_neighbour},
                 {"resume and forks", test_engine}};
@@ -303,10 +345,13 @@ int main(void)
     static char titles[N_RULES_MAX * N_EACH][80];
     size_t n = 0;
     for (size_t i = 0; rules[i].title; i++)
-        for (size_t k = 0; k < N_EACH; k++, n++) {
+        for (size_t k = 0; k < N_EACH; k++) {
+            if (each[k].f == test_slow && !rules[i].settings)
+                continue; /* the others have slow ones of their own */
             (void)snprintf(titles[n], sizeof titles[n], "%s: %s", rules[i].title, each[k].what);
             tests[n] =
                 (struct CMUnitTest){titles[n], each[k].f, NULL, NULL, (void *)(uintptr_t)&rules[i]};
+            n++;
         }
     return _cmocka_run_group_tests("rules", tests, n, NULL, NULL);
 }
