@@ -17,6 +17,7 @@
 #include "server/cli/cli.h"
 #include "tests/support/bytes.h"
 #include "tests/support/cli_run.h"
+#include "tests/support/rules.h"
 
 static const char header[] =
     "{\"emb\\u001b[31m.weight\":{\"dtype\":\"BF16\",\"shape\":[1000,2],\"data_offsets\":[0,4000]},"
@@ -89,6 +90,42 @@ static void test_json(void **state)
     assert_true(json_is_true(json_object_get(last, "contiguous")));
     json_decref(o);
     remove_temp(path);
+}
+
+/* A directory: its settings are shown too. */
+static void test_directory(void **state)
+{
+    (void)state;
+    char out[32768];
+    struct rule_files f;
+    const struct rule *r = rules;
+    while (r->title && strcmp(r->title, "mamba2, no norm") != 0) /* it has an Infinity */
+        r++;
+    rule_write(r, &f);
+    char *args[] = {name, f.path, NULL};
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
+    static const char *const parts[] = {
+        "model       Mamba-2\n",
+        "setting     model_type = mamba2\n",
+        "setting     hidden_size = 40\n",
+        "setting     rmsnorm = false\n",
+        "setting     time_step_limit.1 = inf\n",
+        "backbone.layers.1.mixer.A_log",
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(out, parts[i]))
+            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    char *with_json[] = {name, (char[]){"--json"}, f.path, NULL};
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3, with_json), SL_EXIT_OK);
+    json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(o);
+    const json_t *s = json_object_get(o, "settings");
+    assert_int_equal(json_integer_value(json_object_get(s, "hidden_size")), 40);
+    assert_true(json_is_false(json_object_get(s, "rmsnorm")));
+    assert_string_equal(json_string_value(json_object_get(s, "time_step_limit.1")), "Infinity");
+    assert_string_equal(json_string_value(json_object_get(o, "arch")), "mamba2");
+    json_decref(o);
+    rule_remove(&f);
 }
 
 #define GOLDEN "tests/vectors/snapshots/"
@@ -232,13 +269,10 @@ static void test_a_full_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_json),
-        cmocka_unit_test(test_session),
-        cmocka_unit_test(test_session_json),
-        cmocka_unit_test(test_damaged_session),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_json),
+        cmocka_unit_test(test_directory),    cmocka_unit_test(test_session),
+        cmocka_unit_test(test_session_json), cmocka_unit_test(test_damaged_session),
+        cmocka_unit_test(test_failures),     cmocka_unit_test(test_a_full_disk),
     };
     return cmocka_run_group_tests_name("inspect", tests, NULL, NULL);
 }
