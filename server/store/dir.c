@@ -450,6 +450,34 @@ enum sl_code sl_dir_open(struct sl_store **ret, const char *path,
     return SL_OK;
 }
 
+enum sl_code sl_dir_open_folder(struct sl_dir **ret, const char *path, const struct sl_store_io *io,
+                                struct sl_error *err)
+{
+    const struct sl_store_options opt = {.spec = ""};
+    struct content content;
+    struct sl_dir *d = new_dir(path, &opt, io);
+    if (!d)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory to open %s", path);
+    d->root = sl_io_open_root(io, path);
+    d->place = (struct sl_log_place){io, d->root, d->path};
+    enum sl_code c = d->root < 0 ? sl_io_fail(err, "open of", at(d, NULL), errno) : SL_OK;
+    if (!c)
+        c = look(d, &content, err);
+    if (!c && !content.format)
+        c = sl_fail(err, SL_E_USAGE, "%s: is no store: it has no file '%s'", path, FORMAT_NAME);
+    if (!c)
+        c = take_lock(d, err);
+    if (!c)
+        c = open_sessions(d, false, err);
+    if (!c)
+        c = check_format(d, err);
+    if (c)
+        sl_dir_free(d);
+    else
+        *ret = d;
+    return c;
+}
+
 static enum sl_code kind_open(struct sl_store **ret, const char *rest,
                               const struct sl_store_options *opt,
                               void (*head)(void *arg, const struct sl_store_head *h), void *arg,

@@ -142,6 +142,10 @@ SL_NODISCARD enum sl_code sl_dir_open(struct sl_store **ret, const char *path,
                                       void (*head)(void *arg, const struct sl_store_head *h),
                                       void *arg, struct sl_error *err);
 
+/* The folder alone, locked: nothing is read but its format, nothing is made. sl_dir_free(). */
+SL_NODISCARD enum sl_code sl_dir_open_folder(struct sl_dir **ret, const char *path,
+                                             const struct sl_store_io *io, struct sl_error *err);
+
 /* --- ops.c: loop's thread ------------------------------------------------------------------------
  */
 void sl_dir_put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,

@@ -55,6 +55,18 @@ struct sl_log_scan {
 SL_NODISCARD enum sl_code sl_log_scan(const struct sl_log_place *lp, int fd, struct sl_index *ix,
                                       struct sl_log_scan *ret, struct sl_error *err);
 
+/* The same over what it would be refused for: bytes from `from` on that are no valid record though
+ * valid ones of later batches follow, the first of which is at `to`. p: n ≥ 1 bytes of what begins
+ * at `from`. For repair.c: sessions that miss a record of theirs are damaged afterwards where a
+ * later one of them shows it. */
+struct sl_log_bridge {
+    enum sl_code (*gap)(void *arg, uint64_t from, uint64_t to, const unsigned char *p, size_t n);
+    void *arg;
+};
+SL_NODISCARD enum sl_code sl_log_scan_over(const struct sl_log_place *lp, int fd,
+                                           struct sl_index *ix, const struct sl_log_bridge *bridge,
+                                           struct sl_log_scan *ret, struct sl_error *err);
+
 /* --- appending -----------------------------------------------------------------------------------
  */
 

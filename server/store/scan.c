@@ -5,7 +5,8 @@
  *   - the torn end of a batch that was being written when the power went: nothing of a later batch
  *     lies behind it. It was never acknowledged and is left out (`end`).
  *   - damage to a payload: the header says whose it is. That session alone is damaged.
- *   - damage to a header: what it was is unknown, so nothing may be assumed. Refused. */
+ *   - damage to a header: what it was is unknown, so nothing may be assumed. Refused, but for a
+ *     repair that an operator asked for, which goes on behind it (sl_log_bridge). */
 #define XXH_STATIC_LINKING_ONLY /* the state's layout, to have it on the stack */
 #include <assert.h>
 #include <errno.h>
@@ -28,6 +29,8 @@ struct scan {
     unsigned char *window; /* n bytes of the file from `at` on */
     uint64_t at;
     size_t n;
+    const struct sl_log_bridge *bridge; /* NULL: none */
+    bool bridged;                       /* the record before is not known, nor is its batch */
 };
 
 static enum sl_code fail_at(struct scan *s, uint64_t at, const char *what)
@@ -78,6 +81,36 @@ static enum sl_code later_batch(struct scan *s, uint64_t from, uint64_t bad, boo
         at += valid ? sl_record_size(&r) : 8;
     }
     return SL_OK;
+}
+
+/* Where the first valid record from `from` on lies. There is one. */
+static enum sl_code next_valid(struct scan *s, uint64_t from, uint64_t *ret)
+{
+    for (uint64_t at = from;; at += 8) {
+        const unsigned char *p;
+        struct sl_record r;
+        size_t n;
+        enum sl_code c = view(s, at, HEADER_MAX, &p, &n);
+        if (c)
+            return c;
+        *ret = at;
+        if (sl_record_read(&r, p, n, s->ret->log_id, at))
+            return SL_OK;
+    }
+}
+
+/* A damaged header, with valid records behind it. */
+static enum sl_code pass_over(struct scan *s, uint64_t at, const unsigned char *head, size_t n,
+                              uint64_t *ret_next)
+{
+    if (!s->bridge)
+        return fail_at(s, at,
+                       "here begins a record whose header is damaged, with valid ones behind it; "
+                       "whose it was is not known (`slate sessions check` says what can be told, "
+                       "`slate sessions repair` goes on without it)");
+    enum sl_code c = next_valid(s, at + 8, ret_next);
+    s->bridged = true;
+    return c ? c : s->bridge->gap(s->bridge->arg, at, *ret_next, head, n);
 }
 
 /* Hashes the payload; its first bytes go to `fixed`. */
@@ -153,14 +186,11 @@ static enum sl_code step(struct scan *s, uint64_t at, uint64_t *ret_next)
     bool later = false;
     *ret_next = at;
     if (!sl_record_read(&r, head, n, s->ret->log_id, at) ||
-        (r.batch != at && r.batch != s->batch)) {
+        (r.batch != at && r.batch != s->batch && !s->bridged)) {
         c = later_batch(s, at + 8, at, &later);
-        if (!c && later)
-            c = fail_at(s, at,
-                        "here begins a record whose header is damaged, with valid ones "
-                        "behind it; whose it was is not known");
-        return c;
+        return !c && later ? pass_over(s, at, head, n, ret_next) : c;
     }
+    s->bridged = false;
     if (sl_record_size(&r) > s->size - at)
         return SL_OK;
     uint64_t hash = 0;
@@ -207,6 +237,13 @@ static enum sl_code run(struct scan *s)
 enum sl_code sl_log_scan(const struct sl_log_place *lp, int fd, struct sl_index *ix,
                          struct sl_log_scan *ret, struct sl_error *err)
 {
+    return sl_log_scan_over(lp, fd, ix, NULL, ret, err);
+}
+
+enum sl_code sl_log_scan_over(const struct sl_log_place *lp, int fd, struct sl_index *ix,
+                              const struct sl_log_bridge *bridge, struct sl_log_scan *ret,
+                              struct sl_error *err)
+{
     struct stat st;
     if (lp->io->stat(fd, &st) < 0)
         return sl_io_fail(err, "stat of", (struct sl_where){lp->root, SL_LOG_NAME}, errno);
@@ -214,8 +251,13 @@ enum sl_code sl_log_scan(const struct sl_log_place *lp, int fd, struct sl_index 
         return sl_fail(err, SL_E_STORE_CORRUPT, "%s/%s: is not a regular file", lp->root,
                        SL_LOG_NAME);
     *ret = (struct sl_log_scan){.size = (uint64_t)st.st_size};
-    struct scan s = {
-        .lp = lp, .fd = fd, .ix = ix, .ret = ret, .err = err, .size = (uint64_t)st.st_size};
+    struct scan s = {.lp = lp,
+                     .fd = fd,
+                     .ix = ix,
+                     .ret = ret,
+                     .err = err,
+                     .size = (uint64_t)st.st_size,
+                     .bridge = bridge};
     s.window = sl_malloc(WINDOW);
     if (!s.window)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory to read %s/%s", lp->root, SL_LOG_NAME);

@@ -1,0 +1,196 @@
+/* serving.c: see serving.h. */
+#include "tests/support/serving.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/limits.h"
+
+enum { ARGS_MAX = 32, AT_ONCE_MAX = 64 };
+
+void serving_die(const char *what)
+{
+    fprintf(stderr, "bench: %s\n", what);
+    exit(1);
+}
+
+static struct curl_slist *json_header(void)
+{
+    static struct curl_slist *h;
+    if (!h)
+        h = curl_slist_append(NULL, "Content-Type: application/json");
+    return h;
+}
+
+static size_t keep(void *data, size_t size, size_t n, void *arg)
+{
+    struct answer *a = arg;
+    size_t room = sizeof a->text - 1 - a->n, k = size * n < room ? size * n : room;
+    memcpy(a->text + a->n, data, k);
+    a->n += k;
+    a->text[a->n] = '\0';
+    return size * n;
+}
+
+static size_t drop(void *data, size_t size, size_t n, void *arg)
+{
+    (void)data;
+    (void)arg;
+    return size * n;
+}
+
+/* An answer to none is status 0. */
+static void ask(struct serving *s, struct answer *ret, const char *path, const char *body)
+{
+    char url[512];
+    *ret = (struct answer){.status = 0};
+    snprintf(url, sizeof url, "%s%s", s->base, path);
+    curl_easy_reset(s->curl);
+    curl_easy_setopt(s->curl, CURLOPT_URL, url);
+    curl_easy_setopt(s->curl, CURLOPT_TCP_NODELAY, 1L);
+    curl_easy_setopt(s->curl, CURLOPT_WRITEFUNCTION, keep);
+    curl_easy_setopt(s->curl, CURLOPT_WRITEDATA, ret);
+    if (body) {
+        curl_easy_setopt(s->curl, CURLOPT_POSTFIELDS, body);
+        if (*body)
+            curl_easy_setopt(s->curl, CURLOPT_HTTPHEADER, json_header());
+    }
+    if (curl_easy_perform(s->curl) != CURLE_OK)
+        return;
+    curl_easy_getinfo(s->curl, CURLINFO_RESPONSE_CODE, &ret->status);
+    curl_easy_getinfo(s->curl, CURLINFO_TOTAL_TIME, &ret->seconds);
+    curl_easy_getinfo(s->curl, CURLINFO_STARTTRANSFER_TIME, &ret->first_seconds);
+}
+
+void serving_start(struct serving *s, const char *const *options)
+{
+    const char *args[ARGS_MAX + 1] = {"build/release/slate", "serve",       "--listen",
+                                      "127.0.0.1:0",         "--log-level", "error"};
+    size_t n = 6;
+    int out[2];
+    char line[256] = "";
+    struct answer a = {.status = 0};
+    while (*options && n < ARGS_MAX)
+        args[n++] = *options++;
+    if (pipe(out))
+        serving_die("no pipe");
+    double begin = bench_now();
+    s->pid = fork();
+    if (s->pid == 0) {
+        dup2(out[1], STDOUT_FILENO);
+        close(out[0]);
+        execv(args[0], (char *const *)(uintptr_t)args);
+        _exit(127);
+    }
+    close(out[1]);
+    FILE *f = fdopen(out[0], "r");
+    if (!f || !fgets(line, sizeof line, f) || sscanf(line, "listening on %127s", s->base) != 1)
+        serving_die("the server does not start");
+    s->curl = curl_easy_init();
+    while (a.status != 200)
+        ask(s, &a, "/readyz", NULL);
+    s->ready_s = bench_now() - begin;
+    fclose(f);
+}
+
+void serving_end(struct serving *s, int signal)
+{
+    curl_easy_cleanup(s->curl);
+    kill(s->pid, signal);
+    waitpid(s->pid, NULL, 0);
+}
+
+void serving_ask(struct serving *s, struct answer *ret, const char *path, const char *body)
+{
+    ask(s, ret, path, body);
+    if (!ret->status)
+        serving_die("no answer");
+}
+
+static void must_be_good(long status, const char *path, const char *text)
+{
+    if (status / 100 == 2)
+        return;
+    fprintf(stderr, "bench: %s: %ld %s\n", path, status, text);
+    exit(1);
+}
+
+void serving_must(struct serving *s, struct answer *ret, const char *path, const char *body)
+{
+    ask(s, ret, path, body);
+    must_be_good(ret->status, path, ret->text);
+}
+
+double answer_number(const struct answer *a, const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, "\"%s\":", name);
+    const char *p = strstr(a->text, key);
+    if (!p)
+        serving_die(name);
+    return strtod(p + strlen(key), NULL);
+}
+
+/* --- many at once --------------------------------------------------------------------------------
+ */
+
+struct slot {
+    CURL *curl;
+    char url[320], path[160], body[512];
+};
+
+static void next(struct serving *s, const struct serving_load *l, struct slot *k, size_t i)
+{
+    k->body[0] = '\0';
+    l->make(l->arg, i, k->path, k->body);
+    snprintf(k->url, sizeof k->url, "%s%s", s->base, k->path);
+    curl_easy_setopt(k->curl, CURLOPT_URL, k->url);
+    curl_easy_setopt(k->curl, CURLOPT_POSTFIELDS, k->body);
+    curl_easy_setopt(k->curl, CURLOPT_HTTPHEADER, k->body[0] ? json_header() : NULL);
+    curl_easy_setopt(k->curl, CURLOPT_WRITEFUNCTION, drop);
+    curl_easy_setopt(k->curl, CURLOPT_PRIVATE, k);
+}
+
+double serving_run(struct serving *s, const struct serving_load *l)
+{
+    static struct slot slots[AT_ONCE_MAX];
+    size_t started = 0, done = 0, n_slots = l->at_once < l->n ? l->at_once : l->n;
+    CURLM *m = curl_multi_init();
+    if (n_slots > AT_ONCE_MAX)
+        serving_die("too many at once");
+    for (; started < n_slots; started++) {
+        slots[started].curl = curl_easy_init();
+        next(s, l, &slots[started], started);
+        curl_multi_add_handle(m, slots[started].curl);
+    }
+    double begin = bench_now();
+    while (done < l->n) {
+        int running, left;
+        CURLMsg *msg;
+        curl_multi_perform(m, &running);
+        while ((msg = curl_multi_info_read(m, &left))) {
+            long status = 0;
+            struct slot *k;
+            curl_easy_getinfo(msg->easy_handle, CURLINFO_RESPONSE_CODE, &status);
+            curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, (char **)&k);
+            must_be_good(status, k->path, k->body);
+            done++;
+            curl_multi_remove_handle(m, k->curl);
+            if (started < l->n) {
+                next(s, l, k, started++);
+                curl_multi_add_handle(m, k->curl);
+            }
+        }
+        if (done < l->n)
+            curl_multi_poll(m, NULL, 0, 100, NULL);
+    }
+    double took = bench_now() - begin;
+    for (size_t i = 0; i < n_slots; i++)
+        curl_easy_cleanup(slots[i].curl);
+    curl_multi_cleanup(m);
+    return took;
+}
