@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/model_priv.h"
+#include "tests/support/rules_priv.h"
 
 enum { LAYERS = 2, D = 40, FFN = 72, VOCAB = 300, TAPS = 4 };
 
@@ -365,62 +366,67 @@ static void rwkv7(struct seeded *s)
 
 const struct rule rules[] = {
     {"linear, elementwise product", "linear", MODEL("linear_attn", ",\"num_kv_heads\":2"),
-     linear_product},
+     linear_product, NULL},
     {"linear, hedgehog", "linear",
      MODEL("linear_attn",
            ",\"feature_map\":\"hedgehog\",\"tie_feature_map_qk\":true,\"norm_q\":true,"
            "\"norm_k\":true,\"norm_feature_map\":true,\"expand_v\":1.5,"
            "\"tie_word_embeddings\":true"),
-     linear_hedgehog},
+     linear_hedgehog, NULL},
     {"linear, elu", "linear",
      MODEL("linear_attn", ",\"feature_map\":\"elu\",\"norm_feature_map\":true,"
                           "\"elementwise_affine\":false"),
-     linear_plain},
+     linear_plain, NULL},
     {"linear, relu", "linear",
      MODEL("linear_attn", ",\"feature_map\":\"relu\",\"norm_k\":true,"
                           "\"elementwise_affine\":false"),
-     linear_plain},
+     linear_plain, NULL},
     {"linear, identity", "linear",
      MODEL("linear_attn", ",\"feature_map\":\"identity\",\"elementwise_affine\":false"),
-     linear_plain},
-    {"retnet", "retnet", MODEL("retnet", ",\"num_heads\":4"), retnet},
+     linear_plain, NULL},
+    {"retnet", "retnet", MODEL("retnet", ",\"num_heads\":4"), retnet, NULL},
     {"retnet, more", "retnet",
      MODEL("retnet", ",\"num_heads\":4,\"num_kv_heads\":2,\"expand_v\":1,\"use_short_conv\":true,"
                      "\"use_output_gate\":false,\"feature_map\":\"relu\""),
-     retnet_more},
-    {"gla", "gla", MODEL("gla", ""), gla},
+     retnet_more, NULL},
+    {"gla", "gla", MODEL("gla", ""), gla, NULL},
     {"gla, more", "gla",
      MODEL("gla", ",\"expand_k\":1,\"num_kv_heads\":1,\"use_short_conv\":true,"
                   "\"use_output_gate\":false,\"clamp_min\":-0.02,\"tie_word_embeddings\":true"),
-     gla_more},
-    {"delta_net", "delta_net", MODEL("delta_net", ",\"num_heads\":4"), delta_net},
+     gla_more, NULL},
+    {"delta_net", "delta_net", MODEL("delta_net", ",\"num_heads\":4"), delta_net, NULL},
     {"delta_net, more", "delta_net",
      MODEL("delta_net", ",\"num_heads\":4,\"use_short_conv\":false,\"use_beta\":false,"
                         "\"use_gate\":true,\"qk_norm\":\"sum\",\"qk_activation\":\"elu\""),
-     delta_net_more},
+     delta_net_more, NULL},
     {"gated_delta_net", "gated_delta_net",
      MODEL("gated_deltanet", ",\"num_heads\":2,\"head_dim\":12,\"num_v_heads\":4,"
                              "\"expand_v\":1.5,\"allow_neg_eigval\":true"),
-     gated_delta_net},
+     gated_delta_net, NULL},
     {"gated_delta_net, more", "gated_delta_net",
      MODEL("gated_deltanet", ",\"num_heads\":2,\"head_dim\":12,\"expand_v\":1,"
                              "\"use_gate\":false,\"use_short_conv\":false"),
-     gated_delta_net_more},
-    {"mamba2", "mamba2", MODEL("mamba2", ",\"state_size\":12,\"head_dim\":10"), mamba2},
+     gated_delta_net_more, NULL},
+    {"mamba2", "mamba2", MODEL("mamba2", ",\"state_size\":12,\"head_dim\":10"), mamba2, NULL},
     {"mamba2, more", "mamba2",
      MODEL("mamba2", ",\"state_size\":12,\"head_dim\":10,\"n_groups\":2,\"use_bias\":true,"
                      "\"use_conv_bias\":false,\"D_has_hdim\":true,\"norm_before_gate\":true,"
                      "\"dt_limit\":[0.01, 0.5]"),
-     mamba2_more},
+     mamba2_more, NULL},
     {"mamba2, no norm", "mamba2",
      MODEL("mamba2", ",\"state_size\":12,\"head_dim\":10,\"rmsnorm\":false,"
                      "\"time_step_limit\":[0.0,Infinity]"),
-     mamba2_no_norm},
-    {"fla_rwkv7", "fla_rwkv7", MODEL("rwkv7", RANKS), fla_rwkv7},
+     mamba2_no_norm, NULL},
+    {"fla_rwkv7", "fla_rwkv7", MODEL("rwkv7", RANKS), fla_rwkv7, NULL},
     {"fla_rwkv7, more", "fla_rwkv7",
      MODEL("rwkv7", RANKS ",\"norm_bias\":false,\"norm_first\":false,\"fuse_norm\":false"),
-     fla_rwkv7_more},
-    {"rwkv7", "rwkv7", NULL, rwkv7},
+     fla_rwkv7_more, NULL},
+    {"rwkv4", "rwkv4", NULL, rules_rwkv4, NULL},
+    {"rwkv5.0", "rwkv5", NULL, rules_rwkv5_0, NULL},
+    {"rwkv5.1", "rwkv5", NULL, rules_rwkv5_1, "ln_x_eps=1e-5"},
+    {"rwkv5.2", "rwkv5", NULL, rules_rwkv5_2, NULL},
+    {"rwkv6", "rwkv6", NULL, rules_rwkv6, NULL},
+    {"rwkv7", "rwkv7", NULL, rwkv7, NULL},
     {0},
 };
 
@@ -463,6 +469,7 @@ enum sl_code rule_try(struct sl_model **ret, const struct rule *r, struct sl_mod
     struct rule_files f;
     rule_write(r, &f);
     opt.path = f.path;
+    opt.rule = r->choices;
     enum sl_code c = sl_model_open(ret, &opt, err);
     rule_remove(&f); /* the mapping keeps the file */
     return c;

@@ -12,6 +12,7 @@ struct rule {
     const char *title, *arch;
     const char *settings; /* config.json; NULL: a single file without settings */
     void (*list)(struct seeded *s);
+    const char *choices; /* sl_model_options.rule */
 };
 
 /* Ends with a zeroed one. */

@@ -21,11 +21,17 @@ static void must(enum sl_code c, const struct sl_error *err)
 
 void stand_open(struct stand *s, const char *path, const struct sl_engine_options *opt)
 {
+    stand_open_with(s, &(struct sl_model_options){.path = path}, opt);
+}
+
+void stand_open_with(struct stand *s, const struct sl_model_options *model,
+                     const struct sl_engine_options *opt)
+{
     struct sl_error err;
     size_t n;
     memset(s, 0, sizeof *s);
-    must(sl_model_open(&s->model, &(struct sl_model_options){.path = path}, &err), &err);
-    if (path) {
+    must(sl_model_open(&s->model, model, &err), &err);
+    if (model->path) {
         must(sl_tokenizer_open(&s->tokenizer, "bytes", &err), &err);
     } else {
         const void *vocab = sl_embedded_vocab_data(&n);

@@ -18,6 +18,8 @@ struct stand {
 
 /* The embedded model and its vocabulary (path NULL), or a file with the `bytes` tokenizer. */
 void stand_open(struct stand *s, const char *path, const struct sl_engine_options *opt);
+void stand_open_with(struct stand *s, const struct sl_model_options *model,
+                     const struct sl_engine_options *opt);
 void stand_close(struct stand *s);
 
 /* What a turn left; the states are the caller's (sl_slab_unref). */

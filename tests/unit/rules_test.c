@@ -321,8 +321,9 @@ static void test_engine(void **prestate)
     struct rule_files f;
     struct stand a, b;
     rule_write(rule, &f);
-    stand_open(&a, f.path, &(struct sl_engine_options){.n_threads = 2, .max_running = 4});
-    stand_open(&b, f.path, &(struct sl_engine_options){.n_threads = 1, .max_running = 2});
+    const struct sl_model_options opt = {.path = f.path, .rule = rule->choices};
+    stand_open_with(&a, &opt, &(struct sl_engine_options){.n_threads = 2, .max_running = 4});
+    stand_open_with(&b, &opt, &(struct sl_engine_options){.n_threads = 1, .max_running = 2});
     check_resume(&a, &b);
     check_forks(&a);
     stand_close(&a);
