@@ -56,6 +56,7 @@ static const char *said_of_absent(const char *name)
     static const struct {
         const char *end, *said;
     } older[] = {{".mlp.up_proj.weight", ".mlp.gate_proj.weight has the shape"},
+                 {".attn.g_norm_swish_gate.weight", ".attn.g_norm.weight is absent"},
                  {".attn.x_x", ".attn.x_r is absent"}};
     for (size_t i = 0; i < sizeof older / sizeof *older; i++) {
         size_t n = strlen(name), m = strlen(older[i].end);

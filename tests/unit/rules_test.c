@@ -221,6 +221,25 @@ static void test_bad_neighbour(void **prestate)
     sl_model_close(m);
 }
 
+static void test_allocation(void **prestate)
+{
+    struct sl_model *m = rule_open(*prestate, NULL);
+    struct runner r;
+    uint32_t tokens[T];
+    for (size_t i = 0; i < T; i++)
+        tokens[i] = token_of(m, 0, i);
+    runner_open(&r, m, 2, T, 1);
+    void *state = runner_state(m);
+    float *logits = runner_logits(m, T);
+    uint64_t before = sl_mem_count();
+    runner_feed(&r, state, tokens, T, 17, logits);
+    assert_true(sl_mem_count() == before);
+    sl_free(logits);
+    sl_free(state);
+    runner_close(&r);
+    sl_model_close(m);
+}
+
 /* --- the engine
  * -----------------------------------------------------------------------------------
  */
@@ -340,6 +359,7 @@ int main(void)
                 {"same bits", test_invariance},
                 {"other forms", test_forms},
                 {"beside a bad one", test_bad_neighbour},
+                {"no allocation in a step", test_allocation},
                 {"resume and forks", test_engine}};
     enum { N_EACH = sizeof each / sizeof *each };
     static struct CMUnitTest tests[N_RULES_MAX * N_EACH];
