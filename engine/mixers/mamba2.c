@@ -98,8 +98,6 @@ static void config_of_authors(struct sl_load *l)
     if (sl_load_number(l, "d_intermediate", 0, 0, 1e6) != 0)
         sl_load_fail_setting(l, SL_E_MODEL_UNSUPPORTED,
                              "d_intermediate is not 0: a feed-forward cannot be run");
-    if (!sl_load_flag(l, "rms_norm", true))
-        sl_load_fail_setting(l, SL_E_MODEL_UNSUPPORTED, "rms_norm is false; only true can be run");
     size_t pad = sl_load_size(l, "pad_vocab_size_multiple", 8, SL_VOCAB_MAX);
     c->vocab_size = (c->vocab_size + pad - 1) / pad * pad;
 }
@@ -134,7 +132,11 @@ static void config(struct sl_load *l)
     c->d_model = sl_load_size(l, k->hidden_size, k->hidden_size_absent, SL_D_MODEL_MAX);
     c->n_layers = sl_load_size(l, k->num_hidden_layers, k->num_hidden_layers_absent, SL_LAYERS_MAX);
     c->vocab_size = sl_load_size(l, "vocab_size", k->vocab_size_absent, SL_VOCAB_MAX);
-    c->norm_eps = (float)sl_load_number(l, "norm_eps", 1e-5, 0, 1);
+    /* Under the name that the Transformers library has for it, too. */
+    const char *eps = sl_load_set(l, "layer_norm_epsilon") ? "layer_norm_epsilon" : "norm_eps";
+    c->norm_eps = (float)sl_load_number(l, eps, 1e-5, 0, 1);
+    if (!sl_load_flag(l, "rms_norm", true))
+        sl_load_fail_setting(l, SL_E_MODEL_UNSUPPORTED, "rms_norm is false; only true can be run");
     c->tied = sl_load_flag(l, k->tied, k->tied_absent);
     (void)sl_load_choice(l, "hidden_act", 0, words);
     sl_load_refuse(l, "attn", "a hybrid with softmax attention");
