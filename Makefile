@@ -216,10 +216,11 @@ $(B)/tests/bench/%_bench: $(B)/tests/bench/%_bench.o $(B)/libsupport.a $(LIBREST
 	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcurl
 
 # The seeded models need nothing else of the tests' support than each other.
-$(B)/tests/fuzz/%_fuzz: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/support/seeded.o $(B)/tests/support/rules.o $(LIBREST) $(LIBSLATE)
+SEEDED_OBJ := $(call obj,tests/support/seeded.c $(wildcard tests/support/rules*.c))
+$(B)/tests/fuzz/%_fuzz: $(B)/tests/fuzz/%_fuzz.o $(SEEDED_OBJ) $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
 
-$(B)/tests/fuzz/%_fuzz_replay: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/fuzz/replay.o $(B)/tests/support/seeded.o $(B)/tests/support/rules.o $(LIBREST) $(LIBSLATE)
+$(B)/tests/fuzz/%_fuzz_replay: $(B)/tests/fuzz/%_fuzz.o $(B)/tests/fuzz/replay.o $(SEEDED_OBJ) $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 .SECONDARY:
