@@ -59,6 +59,7 @@ void sl_trsm_f64(size_t m, size_t n, const double *a, size_t lda, double *b, siz
 
 bool sl_singular_values(double *ret, double *a, size_t m, size_t n)
 {
-    return LAPACKE_dgesdd(LAPACK_ROW_MAJOR, 'N', (lapack_int)m, (lapack_int)n, a, (lapack_int)n,
+    /* By columns it is the transpose, whose singular values are the same. */
+    return LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'N', (lapack_int)n, (lapack_int)m, a, (lapack_int)n,
                           ret, NULL, 1, NULL, 1) == 0;
 }
