@@ -503,10 +503,10 @@ static void references(void **state)
 }
 
 /* So slow that what interrupts a turn meets the token that it aims at, whatever else the machine
- * does. (Under a sanitizer the program is slow by itself.) */
+ * does. (Under the thread sanitizer the program is slow by itself.) */
 static void set_slow(struct stand *st, bool slow)
 {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
     slow = false;
 #endif
     if (st->node.slow == slow)
