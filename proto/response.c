@@ -265,6 +265,43 @@ void sl_write_session_cancelled(struct sl_buf *b, const char *id, bool cancelled
     write_flag(b, id, "cancelled", cancelled);
 }
 
+/* Not finite: the half-life of what is never lost. */
+static void write_head(struct sl_json_out *w, const struct sl_memory_head *h, bool has_half_life)
+{
+    sl_out_open(w, '{');
+    key_uint(w, "layer", h->layer);
+    key_uint(w, "head", h->head);
+    key_uint(w, "rows", h->rows);
+    key_uint(w, "cols", h->cols);
+    sl_out_key(w, "norm");
+    sl_out_float(w, (float)h->norm);
+    sl_out_key(w, "effective_rank");
+    sl_out_fixed(w, h->effective_rank, 3);
+    if (has_half_life) {
+        sl_out_key(w, "half_life");
+        sl_out_fixed(w, h->half_life, 2);
+    }
+    sl_out_close(w, '}');
+}
+
+void sl_write_memory(struct sl_buf *b, const struct sl_memory_view *v)
+{
+    struct sl_json_out w = {.b = b};
+    sl_out_open(&w, '{');
+    key_str(&w, "session", v->session);
+    key_uint(&w, "version", v->version);
+    key_uint(&w, "tokens_seen", v->tokens_seen);
+    key_uint(&w, "state_bytes", v->state_bytes);
+    if (v->half_life_over)
+        key_uint(&w, "half_life_over", v->half_life_over);
+    sl_out_key(&w, "heads");
+    sl_out_open(&w, '[');
+    for (size_t i = 0; i < v->n_heads; i++)
+        write_head(&w, &v->heads[i], v->half_life_over > 0);
+    sl_out_close(&w, ']');
+    sl_out_close(&w, '}');
+}
+
 /* --- models --- */
 
 static const char *dtype_word(enum sl_dtype t)

@@ -7,6 +7,7 @@
 #define SLATE_PROTO_RESPONSE_H
 
 #include "proto/request.h"
+#include "slate/memory.h"
 
 /* Where the bytes of a token come from: sl_tokenizer_bytes() behind a void pointer. */
 struct sl_vocab {
@@ -103,6 +104,15 @@ void sl_write_session_list_end(struct sl_buf *b, bool has_more, const char *last
 void sl_write_session_deleted(struct sl_buf *b, const char *id);
 /* cancelled: a turn was running and was told to end. */
 void sl_write_session_cancelled(struct sl_buf *b, const char *id, bool cancelled);
+
+struct sl_memory_view {
+    const char *session;
+    uint64_t version, tokens_seen, state_bytes;
+    uint64_t half_life_over; /* tokens that half-lives were measured over; 0: they were not */
+    const struct sl_memory_head *heads;
+    size_t n_heads;
+};
+void sl_write_memory(struct sl_buf *b, const struct sl_memory_view *v);
 
 struct sl_model_view {
     const char *id;  /* one of the served names */

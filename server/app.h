@@ -24,6 +24,7 @@ struct sl_app {
     size_t n_model_names;
     int64_t started_at; /* Unix time, s */
     uv_timer_t expiry;
+    bool measuring; /* api/memory.c: one at a time */
 };
 
 static inline struct sl_app *sl_app_of(const struct sl_exchange *ex)

@@ -374,6 +374,7 @@ const struct sl_route sl_session_routes[] = {
     {SL_POST, "/v1/sessions/{id}/resume", SL_ROLE_USER, 0, SL_BODY_JSON, sl_post_resume},
     {SL_GET, "/v1/sessions/{id}/snapshot", SL_ROLE_USER, 0, SL_BODY_NONE, sl_get_snapshot},
     {SL_PUT, "/v1/sessions/{id}/snapshot", SL_ROLE_USER, 0, SL_BODY_BYTES, sl_put_snapshot},
+    {SL_GET, "/v1/sessions/{id}/memory", SL_ROLE_USER, 0, SL_BODY_NONE, sl_get_memory},
     {SL_POST, "/v1/sessions/{id}/cancel", SL_ROLE_USER, 0, SL_BODY_JSON, post_cancel},
 };
 const size_t sl_session_n_routes = sizeof sl_session_routes / sizeof *sl_session_routes;

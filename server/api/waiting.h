@@ -29,10 +29,11 @@ void sl_app_reply_session(struct sl_exchange *ex, int status, const struct sl_se
 SL_NODISCARD enum sl_code sl_app_find_named(struct sl_exchange *ex, struct sl_session **ret,
                                             struct sl_error *err);
 
-/* snapshots.c's handlers; their rows are in sessions.c. */
+/* Handlers of snapshots.c and memory.c; their rows are in sessions.c. */
 void sl_post_pause(struct sl_exchange *ex);
 void sl_post_resume(struct sl_exchange *ex);
 void sl_get_snapshot(struct sl_exchange *ex);
 void sl_put_snapshot(struct sl_exchange *ex);
+void sl_get_memory(struct sl_exchange *ex);
 
 #endif

@@ -237,6 +237,7 @@ static const struct scene scenes[] = {
     {"POST", "/v1/sessions", "{\"id\":\"new\",\"from\":\"base\"}", "new"},
     {"GET", "/v1/sessions?limit=2", "", NULL},
     {"GET", "/v1/sessions/base", "", NULL},
+    {"GET", "/v1/sessions/base/memory?half_life=2", "", NULL},
     {"PATCH", "/v1/sessions/base", "{\"metadata\":{\"b\":[1,2]}}", NULL},
     {"POST", "/v1/sessions/base/fork", "{\"id\":\"new\"}", "new"},
     {"POST", "/v1/sessions/base/cancel", "", NULL},
