@@ -40,15 +40,21 @@ float *reference_floats(const char *folder, const char *file, size_t n)
     return v;
 }
 
-uint32_t *reference_tokens(const char *folder, const char *file, size_t *ret_n)
+uint32_t *reference_ids(const json_t *array, size_t *ret_n)
 {
-    json_t *array = reference_json(folder, file);
     assert_true(json_is_array(array));
     *ret_n = json_array_size(array);
     uint32_t *v = malloc((*ret_n + 1) * sizeof *v);
     assert_non_null(v);
     for (size_t i = 0; i < *ret_n; i++)
         v[i] = (uint32_t)json_integer_value(json_array_get(array, i));
+    return v;
+}
+
+uint32_t *reference_tokens(const char *folder, const char *file, size_t *ret_n)
+{
+    json_t *array = reference_json(folder, file);
+    uint32_t *v = reference_ids(array, ret_n);
     json_decref(array);
     return v;
 }

@@ -10,6 +10,7 @@
 const char *reference_path(const char *folder, const char *file); /* until the next call */
 json_t *reference_json(const char *folder, const char *file);
 float *reference_floats(const char *folder, const char *file, size_t n);
+uint32_t *reference_ids(const json_t *array, size_t *ret_n);
 uint32_t *reference_tokens(const char *folder, const char *file, size_t *ret_n);
 
 /* Fails unless each of rows × vocab_size logits is within atol; returns the largest difference. */

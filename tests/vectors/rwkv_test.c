@@ -9,8 +9,6 @@
 
 #include <cmocka.h>
 
-#include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +16,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
-#include "tests/support/runner.h"
+#include "tests/support/reference.h"
 
 #define ROOT "../shared/reference/rwkv/"
 
@@ -42,54 +40,11 @@ static struct source sources[] = {
 
 enum { N_SOURCES = sizeof sources / sizeof *sources };
 
-/* --- reading the folders ------------------------------------------------------------------------
- */
-
-static const char *path_of(const char *folder, const char *file)
+static const char *in(const char *folder)
 {
-    static char path[256];
-    (void)snprintf(path, sizeof path, ROOT "%s/%s", folder, file);
+    static char path[128];
+    (void)snprintf(path, sizeof path, ROOT "%s", folder);
     return path;
-}
-
-static json_t *read_json(const char *folder, const char *file)
-{
-    json_error_t e;
-    json_t *j = json_load_file(path_of(folder, file), 0, &e);
-    if (!j)
-        fail_msg("%s: %s", path_of(folder, file), e.text);
-    return j;
-}
-
-static float *read_floats(const char *folder, const char *file, size_t n)
-{
-    FILE *f = fopen(path_of(folder, file), "rb");
-    assert_non_null(f);
-    float *v = malloc(n * sizeof *v);
-    assert_non_null(v);
-    assert_int_equal(fread(v, sizeof *v, n, f), n);
-    assert_int_equal(fgetc(f), EOF);
-    fclose(f);
-    return v;
-}
-
-static uint32_t *tokens_of(const json_t *array, size_t *ret_n)
-{
-    assert_true(json_is_array(array));
-    *ret_n = json_array_size(array);
-    uint32_t *v = malloc((*ret_n + 1) * sizeof *v);
-    assert_non_null(v);
-    for (size_t i = 0; i < *ret_n; i++)
-        v[i] = (uint32_t)json_integer_value(json_array_get(array, i));
-    return v;
-}
-
-static uint32_t *read_tokens(const char *folder, const char *file, size_t *ret_n)
-{
-    json_t *j = read_json(folder, file);
-    uint32_t *v = tokens_of(j, ret_n);
-    json_decref(j);
-    return v;
 }
 
 static struct sl_model *open_model(const struct source *s, const char *kernels, const char *rule)
@@ -97,7 +52,7 @@ static struct sl_model *open_model(const struct source *s, const char *kernels, 
     struct sl_error err;
     struct sl_model *m = NULL;
     const struct sl_model_options opt = {
-        .path = path_of(s->folder, s->file), .kernels = kernels, .rule = rule};
+        .path = reference_path(in(s->folder), s->file), .kernels = kernels, .rule = rule};
     if (sl_model_open(&m, &opt, &err) != SL_OK)
         fail_msg("%s", err.message);
     return m;
@@ -127,88 +82,37 @@ static void compare_logits(const struct sl_model *m, const char *folder, const j
 {
     size_t vocab = sl_model_info(m)->vocab_size, stride = sl_model_logits_stride(m);
     bool last = strcmp(json_string_value(json_object_get(set, "positions")), "last only") == 0;
-    size_t rows = last ? 1 : n_tokens, first = n_tokens - rows;
-    float *want =
-        read_floats(folder, json_string_value(json_object_get(set, "logits")), rows * vocab);
-    double atol = tolerance(set), worst = 0;
-    for (size_t r = 0; r < rows; r++)
-        for (size_t i = 0; i < vocab; i++) {
-            double e = fabs((double)got[(first + r) * stride + i] - (double)want[r * vocab + i]);
-            if (!(e <= atol))
-                fail_msg("%s, row %zu, logit %zu: off by %g, allowed %g", folder, first + r, i, e,
-                         atol);
-            worst = e > worst ? e : worst;
-        }
-    print_message("%-10s %-18s worst %.2g of %.2g allowed\n", folder,
-                  json_string_value(json_object_get(set, "logits")), worst, atol);
+    size_t rows = last ? 1 : n_tokens;
+    const char *file = json_string_value(json_object_get(set, "logits"));
+    float *want = reference_floats(in(folder), file, rows * vocab);
+    double worst =
+        reference_logits(m, folder, got + (n_tokens - rows) * stride, want, rows, tolerance(set));
+    print_message("%-10s %-18s worst %.2g of %.2g allowed\n", folder, file, worst, tolerance(set));
     free(want);
 }
 
-/* Our name for a tensor of the reference's state. */
-static const struct sl_state_tensor *our_tensor(const struct sl_model *m, const char *theirs)
+/* The reference's [head][value][key] of RWKV-7 as our [head][key][value]. */
+static size_t turned(const struct sl_state_tensor *t, size_t i)
 {
-    static const struct {
-        const char *theirs, *ours;
-    } names[] = {{"att_x_prev", "mixer.shift"}, {"att_kv", "mixer.state"},
-                 {"att_aa", "mixer.num"},       {"att_bb", "mixer.den"},
-                 {"att_pp", "mixer.peak"},      {"ffn_x_prev", "ffn.shift"}};
-    char name[128];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *at = strstr(theirs, names[i].theirs);
-        if (!at)
-            continue;
-        (void)snprintf(name, sizeof name, "%.*s%s", (int)(at - theirs), theirs, names[i].ours);
-        return runner_tensor(m, name);
-    }
-    return NULL;
-}
-
-/* The reference's [head][value][key] of RWKV-7 as our [head][key][value]; others as they are. */
-static size_t our_index(const struct sl_model *m, const struct sl_state_tensor *t, size_t i)
-{
-    if (t->rank != 3 || strcmp(sl_model_info(m)->arch, "rwkv7") != 0)
-        return i;
     size_t n = t->shape[1], h = i / (n * n), v = i / n % n, k = i % n;
     return (h * n + k) * n + v;
 }
 
-static void compare_state(const struct sl_model *m, const char *folder, const char *base,
-                          const unsigned char *state)
-{
-    char file[64];
-    (void)snprintf(file, sizeof file, "%s.json", base);
-    json_t *j = read_json(folder, file);
-    size_t total = (size_t)json_integer_value(json_object_get(j, "total_floats"));
-    (void)snprintf(file, sizeof file, "%s.f32", base);
-    float *want = read_floats(folder, file, total);
-    size_t i, seen = 0;
-    const json_t *entry;
-    json_array_foreach(json_object_get(j, "tensors"), i, entry)
-    {
-        const char *name = json_string_value(json_object_get(entry, "name"));
-        size_t at = (size_t)json_integer_value(json_object_get(entry, "offset_floats"));
-        const struct sl_state_tensor *t = our_tensor(m, name);
-        assert_non_null(t);
-        size_t n = 1;
-        for (unsigned a = 0; a < t->rank; a++)
-            n *= t->shape[a];
-        assert_true(at + n <= total);
-        const float *got = (const float *)(const void *)(state + t->offset);
-        double largest = 0;
-        for (size_t e = 0; e < n; e++)
-            largest = fmax(largest, fabs((double)want[at + e]));
-        for (size_t e = 0; e < n; e++) {
-            double d = fabs((double)got[our_index(m, t, e)] - (double)want[at + e]);
-            if (!(d <= 1e-4 * largest))
-                fail_msg("%s, %s of %s, element %zu: off by %g of %g", folder, name, base, e, d,
-                         largest);
-        }
-        seen += n;
-    }
-    assert_int_equal(seen, total);
-    free(want);
-    json_decref(j);
-}
+static const struct reference_tensor names[] = {
+    {"att_x_prev", "mixer.shift", NULL},
+    {"att_kv", "mixer.state", NULL},
+    {"att_aa", "mixer.num", NULL},
+    {"att_bb", "mixer.den", NULL},
+    {"att_pp", "mixer.peak", NULL},
+    {"ffn_x_prev", "ffn.shift", NULL},
+    {0},
+};
+static const struct reference_tensor names_of_7[] = {
+    {"att_x_prev", "mixer.shift", NULL},
+    {"att_kv", "mixer.state", turned},
+    {"ffn_x_prev", "ffn.shift", NULL},
+    {0},
+};
 
 /* --- tests --------------------------------------------------------------------------------------
  */
@@ -216,27 +120,20 @@ static void compare_state(const struct sl_model *m, const char *folder, const ch
 /* How tokens are cut into steps: sizes in turn, again and again. */
 static const size_t cuts[][4] = {{1, 1, 1, 1}, {256, 256, 256, 256}, {3, 1, 20, 2}};
 
-static void feed(struct runner *r, void *state, const uint32_t *tokens, size_t n, const size_t *cut,
-                 float *logits)
-{
-    for (size_t i = 0, piece = 0, size; i < n; i += size, piece++) {
-        size = n - i < cut[piece % 4] ? n - i : cut[piece % 4];
-        runner_feed(r, state, tokens + i, size, size, logits + i * r->stride);
-    }
-}
-
 static void check_set(struct runner *r, const char *folder, const json_t *set, const size_t *cut)
 {
     size_t n;
     const struct sl_model *m = r->model;
-    uint32_t *tokens = read_tokens(folder, json_string_value(json_object_get(set, "tokens")), &n);
+    uint32_t *tokens =
+        reference_tokens(in(folder), json_string_value(json_object_get(set, "tokens")), &n);
     float *logits = runner_logits(m, n);
     void *state = runner_state(m);
-    feed(r, state, tokens, n, cut, logits);
+    reference_feed(r, state, tokens, n, cut, logits);
     compare_logits(m, folder, set, logits, n);
     const json_t *base = json_object_get(set, "state");
     if (base)
-        compare_state(m, folder, json_string_value(base), state);
+        reference_state(m, in(folder), json_string_value(base),
+                        strcmp(sl_model_info(m)->arch, "rwkv7") == 0 ? names_of_7 : names, state);
     assert_int_equal(((struct sl_state_header *)state)->tokens_seen, n);
     sl_free(state);
     sl_free(logits);
@@ -245,12 +142,13 @@ static void check_set(struct runner *r, const char *folder, const json_t *set, c
 
 static void check_greedy(struct runner *r, const char *folder)
 {
-    if (access(path_of(folder, "greedy.json"), R_OK) != 0)
+    if (access(reference_path(in(folder), "greedy.json"), R_OK) != 0)
         return;
-    json_t *j = read_json(folder, "greedy.json");
+    json_t *j = reference_json(in(folder), "greedy.json");
     size_t n, n_want;
-    uint32_t *want = tokens_of(json_object_get(j, "tokens"), &n_want);
-    uint32_t *tokens = read_tokens(folder, json_string_value(json_object_get(j, "prompt")), &n);
+    uint32_t *want = reference_ids(json_object_get(j, "tokens"), &n_want);
+    uint32_t *tokens =
+        reference_tokens(in(folder), json_string_value(json_object_get(j, "prompt")), &n);
     float *logits = runner_logits(r->model, n);
     void *state = runner_state(r->model);
     assert_int_equal(n_want, 64);
@@ -292,7 +190,7 @@ static void check_source(const struct source *s, const char *kernels)
     struct sl_model *m = open_model(s, kernels, NULL);
     struct runner r;
     runner_open(&r, m, 2, 256, 1);
-    json_t *fixture = read_json(s->folder, "fixture.json");
+    json_t *fixture = reference_json(in(s->folder), "fixture.json");
     size_t n_sets = json_array_size(json_object_get(fixture, "sets"));
     assert_true(n_sets > 0);
     size_t n = check_sets(&r, s->folder, fixture, false);
@@ -329,14 +227,14 @@ static void test_reverse(void **unused)
     struct sl_model *m = open_model(&s, NULL, NULL);
     struct runner r;
     runner_open(&r, m, 1, 128, 1);
-    json_t *j = read_json("v7-reverse", "cases.json");
+    json_t *j = reference_json(in("v7-reverse"), "cases.json");
     const json_t *cases = json_object_get(j, "cases"), *c;
     assert_int_equal(json_array_size(cases), 60);
     size_t i, n, n_want;
     json_array_foreach(cases, i, c)
     {
-        uint32_t *input = tokens_of(json_object_get(c, "input"), &n);
-        uint32_t *want = tokens_of(json_object_get(c, "greedy"), &n_want);
+        uint32_t *input = reference_ids(json_object_get(c, "input"), &n);
+        uint32_t *want = reference_ids(json_object_get(c, "greedy"), &n_want);
         float *logits = runner_logits(m, n);
         void *state = runner_state(m);
         runner_feed(&r, state, input, n, n, logits);
