@@ -112,7 +112,7 @@ static void load_free(struct load *l)
     sl_continuation_done(&l->cont);
     sl_slab_unref(l->ss->opt.slab, l->slot);
     sl_free(l->turns);
-    sl_free(l->data);
+    sl_store_recycle(l->ss->store, l->data, l->n_data);
     sl_free(l->info.text);
     sl_free(l->pending);
     sl_free(l->ring);

@@ -419,6 +419,8 @@ void sl_dir_free(struct sl_dir *d)
     sl_index_done(&d->ix);
     sl_free(d->batch.out.p);
     sl_free(d->starved);
+    for (size_t i = 0; i < SL_STORE_SPARES; i++)
+        sl_free(d->spares[i].p);
     sl_free(d->path);
     sl_free(d);
 }
@@ -516,4 +518,5 @@ const struct sl_store_kind sl_store_dir = {.scheme = "dir:",
                                            .put_snapshot = sl_dir_put_snapshot,
                                            .load = sl_dir_load,
                                            .remove = sl_dir_remove,
+                                           .recycle = sl_dir_recycle,
                                            .stats = kind_stats};

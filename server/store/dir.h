@@ -25,6 +25,7 @@ enum {
     SL_STORE_BATCH_BYTES = 16 << 20,   /* of a batch of more than one record */
     SL_STORE_FILES_MAX = 2,            /* snapshots being written at once */
     SL_STORE_LOADS_MAX = 2,
+    SL_STORE_SPARES = 4,    /* buffers kept for snapshots to come */
     SL_STORE_RESERVE = 1024 /* calls that wait to be told that there is no memory */
 };
 
@@ -132,6 +133,7 @@ struct sl_dir {
     struct sl_queue trash;         /* being removed */
     struct sl_starved *starved;    /* SL_STORE_RESERVE of them */
     size_t n_starved;
+    struct sl_bytes spares[SL_STORE_SPARES]; /* p NULL: none */
     struct sl_store_stats stats;
 };
 
@@ -157,6 +159,10 @@ void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
                          sl_store_done *cb, void *arg);
 void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb, void *arg);
 void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
+
+/* --- load.c: loop's thread ----------------------------------------------------------------------
+ */
+void sl_dir_recycle(struct sl_store *st, unsigned char *snapshot, size_t n);
 
 /* --- pump.c: loop's thread -----------------------------------------------------------------------
  */

@@ -228,7 +228,7 @@ static enum sl_code corrupt(const struct sl_files *fs, const struct way *w, cons
 }
 
 static enum sl_code read_open(const struct sl_files *fs, const struct way *w, int fd,
-                              const struct sl_snapfile *s, unsigned char **ret,
+                              const struct sl_snapfile *s, struct sl_bytes *ret,
                               struct sl_error *err)
 {
     struct stat st;
@@ -243,24 +243,20 @@ static enum sl_code read_open(const struct sl_files *fs, const struct way *w, in
                  (uint64_t)st.st_size, s->size);
         return corrupt(fs, w, text, err);
     }
-    unsigned char *p = sl_malloc((size_t)s->size), digest[16];
+    unsigned char digest[16];
     size_t got = 0;
-    if (!p)
+    if (!sl_bytes_reserve(ret, (size_t)s->size))
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a snapshot of %" PRIu64 " bytes",
                        s->size);
-    int e = read_pieces(fs, fd, p, (size_t)s->size, &got, digest);
+    int e = read_pieces(fs, fd, ret->p, (size_t)s->size, &got, digest);
     enum sl_code c = e ? sl_io_fail(err, "read from", where(fs, w), e) : SL_OK;
     if (!c && (got != s->size || memcmp(digest, s->digest, 16) != 0))
         c = corrupt(fs, w, "is damaged: its bytes are not those that were written", err);
-    if (c)
-        sl_free(p);
-    else
-        *ret = p;
     return c;
 }
 
 enum sl_code sl_file_read(const struct sl_files *fs, const struct sl_file_of *of,
-                          const struct sl_snapfile *s, unsigned char **ret, struct sl_error *err)
+                          const struct sl_snapfile *s, struct sl_bytes *ret, struct sl_error *err)
 {
     struct way w;
     find_way(&w, of, s);

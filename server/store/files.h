@@ -12,8 +12,7 @@
 #ifndef SLATE_SERVER_STORE_FILES_H
 #define SLATE_SERVER_STORE_FILES_H
 
-#include "server/store/index.h"
-#include "server/store/io.h"
+#include "server/store/log.h"
 
 #define SL_SESSIONS_NAME "sessions"
 
@@ -46,10 +45,11 @@ SL_NODISCARD enum sl_code sl_file_write(const struct sl_files *fs, const struct 
                                         struct sl_folders *folders, const void *data, size_t n,
                                         struct sl_snapfile *s, struct sl_error *err);
 
-/* Reads it, verified; *ret is freed with sl_free(). Errors: SNAPSHOT_CORRUPT (names the file and
+/* Reads it, verified, into ret's memory, which grows where it is too small (sl_free(ret->p), also
+ * after an error). Errors: SNAPSHOT_CORRUPT (names the file and
  * what is wrong), IO, NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_file_read(const struct sl_files *fs, const struct sl_file_of *of,
-                                       const struct sl_snapfile *s, unsigned char **ret,
+                                       const struct sl_snapfile *s, struct sl_bytes *ret,
                                        struct sl_error *err);
 
 /* Gone, or not there. Errors: IO. */

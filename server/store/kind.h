@@ -22,6 +22,7 @@ struct sl_store_kind {
                          sl_store_done *cb, void *arg);
     void (*load)(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb, void *arg);
     void (*remove)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
+    void (*recycle)(struct sl_store *st, unsigned char *snapshot, size_t n);
     void (*stats)(const struct sl_store *st, struct sl_store_stats *ret);
 };
 

@@ -26,6 +26,7 @@ struct sl_load {
     struct sl_store_turn *turns;
     struct sl_store_answer *answers;
     unsigned char *snapshot;
+    struct sl_bytes buffer; /* for it; p NULL: none yet */
     struct sl_bytes memory; /* of all records; sized before, so that texts in it stay in place */
     size_t used;
 };
@@ -147,7 +148,11 @@ static void load_job(uv_work_t *w)
         return;
     struct sl_file_of of = {.tenant = op->tenant->name, .id = op->id, .hash = op->s->hash};
     memcpy(of.incarnation, op->incarnation, 16);
-    op->code = sl_file_read(&op->d->files, &of, &l->snap, &l->snapshot, &op->err);
+    op->code = sl_file_read(&op->d->files, &of, &l->snap, &l->buffer, &op->err);
+    if (!op->code) {
+        l->snapshot = l->buffer.p;
+        l->buffer.p = NULL;
+    }
 }
 
 static void load_done(uv_work_t *w, int status)
@@ -193,6 +198,35 @@ static bool prepare(struct sl_load *l, const struct sl_ix_session *s)
     return true;
 }
 
+/* A buffer that is large enough and not too large; p NULL: there is none. */
+static struct sl_bytes take_spare(struct sl_dir *d, uint64_t n)
+{
+    for (size_t i = 0; i < SL_STORE_SPARES; i++) {
+        struct sl_bytes b = d->spares[i];
+        if (b.p && b.cap >= n && b.cap / 2 <= n) {
+            d->spares[i] = (struct sl_bytes){0};
+            return b;
+        }
+    }
+    return (struct sl_bytes){0};
+}
+
+/* In a free place, or in that of one of another size: sizes change with the model alone. */
+void sl_dir_recycle(struct sl_store *st, unsigned char *snapshot, size_t n)
+{
+    struct sl_dir *d = (struct sl_dir *)(void *)st;
+    size_t to = SL_STORE_SPARES;
+    for (size_t i = 0; i < SL_STORE_SPARES && snapshot; i++)
+        if (!d->spares[i].p || (to == SL_STORE_SPARES && d->spares[i].cap < n))
+            to = i;
+    if (to == SL_STORE_SPARES) {
+        sl_free(snapshot);
+        return;
+    }
+    sl_free(d->spares[to].p);
+    d->spares[to] = (struct sl_bytes){snapshot, n};
+}
+
 void sl_load_start(struct sl_op *op)
 {
     struct sl_dir *d = op->d;
@@ -203,6 +237,8 @@ void sl_load_start(struct sl_op *op)
         uv_async_send(&d->wake); /* the pump is beyond its finished ones */
         return;
     }
+    if (op->load->snap.number)
+        op->load->buffer = take_spare(d, op->load->snap.size);
     op->load->now = d->io->now();
     op->load->log = d->log;
     d->log->refs++;
@@ -237,7 +273,8 @@ void sl_load_free(struct sl_op *op)
     sl_free(l->items);
     sl_free(l->turns);
     sl_free(l->answers);
-    sl_free(l->snapshot);
+    sl_dir_recycle(&op->d->base, l->snapshot, (size_t)l->snap.size);
+    sl_free(l->buffer.p);
     sl_free(l->memory.p);
     sl_free(l);
     op->load = NULL;

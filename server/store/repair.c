@@ -29,6 +29,7 @@ struct repair {
     struct guess *guesses; /* one for each gap */
     size_t cap;
     uint64_t last_gap; /* where the last one ends */
+    struct sl_bytes snapshot;
 };
 
 SL_PRINTF(2, 3) static void tell(const struct repair *k, const char *fmt, ...)
@@ -137,14 +138,11 @@ static void check_snapshot(struct repair *k, const struct sl_ix_session *s)
 {
     struct sl_file_of of = {.tenant = s->tenant->name, .id = s->id, .hash = s->hash};
     struct sl_error err;
-    unsigned char *data;
     if (!s->snap.number)
         return;
     memcpy(of.incarnation, s->incarnation, sizeof of.incarnation);
-    if (!sl_file_read(&k->d->files, &of, &s->snap, &data, &err)) {
-        sl_free(data);
+    if (!sl_file_read(&k->d->files, &of, &s->snap, &k->snapshot, &err))
         return;
-    }
     k->report->n_bad_snapshots++;
     tell(k, "session '%s' (tenant %s): its snapshot: %s", s->id, s->tenant->name, err.message);
 }
@@ -245,6 +243,7 @@ enum sl_code sl_store_repair(const char *path, const struct sl_store_io *io, boo
     if (!c && repair && ret->n_gaps)
         c = write_anew(&k);
     sl_free(k.guesses);
+    sl_free(k.snapshot.p);
     sl_dir_free(k.d);
     return c;
 }

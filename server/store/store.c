@@ -58,6 +58,11 @@ void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store
     st->kind->remove(st, k, cb, arg);
 }
 
+void sl_store_recycle(struct sl_store *st, unsigned char *snapshot, size_t n)
+{
+    st->kind->recycle(st, snapshot, n);
+}
+
 void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret)
 {
     st->kind->stats(st, ret);

@@ -65,7 +65,8 @@ struct sl_store_record { /* what load gives; valid during the callback */
     const struct sl_store_head *head;
     const unsigned char *snapshot; /* NULL: the initial state */
     size_t n_snapshot;
-    unsigned char **own; /* the same again: who sets it to NULL keeps the bytes (sl_free()) */
+    unsigned char **own; /* the same again: who sets it to NULL keeps the bytes, and gives them back
+                            with sl_store_recycle() */
     const struct sl_store_turn *turns; /* since the snapshot, in order */
     size_t n_turns;
     const struct sl_store_answer *answers; /* the last SL_STORE_ANSWERS_MAX, oldest first */
@@ -118,6 +119,9 @@ void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, ui
                            sl_store_done *cb, void *arg);
 void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb,
                    void *arg);
+/* Bytes that a load gave away: a few such buffers are used again, for memory that is new to the
+ * process costs as much as reading a snapshot into it. NULL is fine. */
+void sl_store_recycle(struct sl_store *st, unsigned char *snapshot, size_t n);
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                      void *arg);
 
