@@ -82,7 +82,7 @@ JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 # --- targets -------------------------------------------------------------------------------------
 
 .PHONY: help all run test check soak bench asan tsan fuzz tidy format install deps deps-test \
-        deps-model model clean
+        deps-model model whiteboard clean
 .DEFAULT_GOAL := all
 
 all: $(B)/slate ## build the program: build/slate
@@ -137,7 +137,7 @@ format: ## lay out every C file as .clang-format says
 
 # Training: hours on one core; resumed where it was stopped. MODEL_FLAGS: see train.py.
 TRAIN := engine/models/train
-build/model/libwkv.so: $(TRAIN)/wkv.c $(TRAIN)/fused.c
+build/model/libwkv.so: $(TRAIN)/wkv.c $(TRAIN)/wkv4.c $(TRAIN)/fused.c
 	@mkdir -p $(@D)
 	$(call quiet,CC)$(CC) -std=c11 $(WARN) -O3 -march=native -fno-math-errno -fno-trapping-math \
 	  -fno-signed-zeros -fassociative-math -freciprocal-math -shared -fPIC -o $@ $^ -lm
@@ -147,6 +147,11 @@ model: build/model/libwkv.so ## train the embedded model anew into build/model/ 
 	/usr/bin/python3 $(TRAIN)/check.py
 	/usr/bin/python3 $(TRAIN)/train.py --out build/model/tiny.pt $(MODEL_FLAGS)
 	/usr/bin/python3 $(TRAIN)/weights.py build/model/tiny.pt build/model/tiny.safetensors
+
+RULES := linear_attn retnet gla delta_net rwkv4 rwkv7
+whiteboard: build/model/libwkv.so ## train one small model for each rule into build/model/whiteboard/
+	@tests/deps.sh gcc $(DEPS_MODEL)
+	for r in $(RULES); do /usr/bin/python3 $(TRAIN)/whiteboard.py $$r --out build/model/whiteboard/$$r $(MODEL_FLAGS) || exit 1; done
 
 PREFIX ?= /usr/local
 install: all ## copy the program to $(PREFIX)/bin

@@ -11,10 +11,14 @@ OKAY = ['Okay.', 'Got it.', 'I will remember that.', 'Good to know.', 'I see.', 
 
 # Relative weights of what happens next; far: how often the fact asked for is the one mentioned
 # longest ago; quiz: many questions in a row.
-DENSE = dict(tell=5, ask=6, fix=1, unknown=2.2, small=1, skill=0.3, rev=0.3, list=0.2, quiz=0.5, far=0.3)
-BUSY = dict(tell=5, ask=3.5, fix=1, unknown=1.2, small=1, skill=0.3, rev=0.2, list=0.3, quiz=0.9, far=0.85)
-MIXED = dict(tell=4, ask=4, fix=1.2, unknown=1.6, small=4, skill=0.8, rev=0.4, list=0.4, quiz=0.6, far=0.6)
-SPARSE = dict(tell=1.5, ask=1.5, fix=0.6, unknown=0.7, small=9, skill=1.2, rev=0.2, list=0.2, quiz=0.7, far=0.9)
+DENSE = dict(tell=5, ask=6, fix=1.5, unknown=2.2, small=1, skill=0.3, rev=0.3, list=0.2, quiz=0.5, far=0.3)
+BUSY = dict(tell=5, ask=3.5, fix=1.6, unknown=1.7, small=1, skill=0.3, rev=0.2, list=0.3, quiz=0.9, far=0.85)
+MIXED = dict(tell=4, ask=4, fix=1.5, unknown=1.9, small=4, skill=0.8, rev=0.4, list=0.4, quiz=0.6, far=0.6)
+SPARSE = dict(tell=1.5, ask=1.5, fix=0.8, unknown=1, small=9, skill=1.2, rev=0.2, list=0.2, quiz=0.7, far=0.9)
+
+
+# Facts that are also corrected by saying the new one as if it were the first.
+PLAINLY = ('myname', 'myage', 'mycity', 'myjob', 'objloc', 'objcol', 'code', 'meeting')
 
 
 class World:
@@ -51,6 +55,7 @@ class Dialogue:
         self.seg, self.chars = [], 0
         self.told = {}                     # (family index, subject) -> value
         self.last = {}                     # the same -> position of the last mention
+        self.fixed = []                    # facts that were corrected
 
     def add(self, text, kind):
         self.seg.append((text, kind))
@@ -99,7 +104,8 @@ class Dialogue:
         key = key or self.new_key()
         if key is None:
             return
-        t, v = self.state(key, 'fix' if fix else 'tell')
+        plainly = FAMS[key[0]]['kind'] in PLAINLY and self.r.random() < 0.3
+        t, v = self.state(key, 'fix' if fix and not plainly else 'tell')
         if fix and v == self.told[key]:
             return
         if not fix and r.random() < 0.15:
@@ -114,6 +120,8 @@ class Dialogue:
         else:
             self.bot(('Okay, ' if not fix else 'Okay, now ') + lower_start(fill(r.choice(f['ans']), s, v)))
         self.know(key, v)
+        if fix and key not in self.fixed:
+            self.fixed.append(key)
 
     def tell_more(self, key, t, v):
         """Two to four facts in one turn."""
@@ -139,17 +147,20 @@ class Dialogue:
         return [k for k in self.told if k != 'list']
 
     def ask_one(self):
-        """A question about one fact: the one longest unmentioned with chance `far`, else a late one."""
+        """A question about one fact: a corrected one; or the one longest unmentioned with chance `far`; or a late one."""
         known = sorted(self.known(), key=lambda k: self.last[k])
+        if self.fixed and self.r.random() < 0.25:
+            return self.ask(self.r.choice(self.fixed))
         far = self.r.random() < self.plan['far']
         self.ask(known[int(len(known) * (self.r.random() ** 2 if far else 1 - self.r.random() ** 3)) - (0 if far else 1)])
 
     def quiz(self):
         """Many questions in a row, the facts longest unmentioned first, some never told among them."""
         known = sorted(self.known(), key=lambda k: self.last[k])[:self.r.randint(2, 10)]
+        known += [k for k in self.r.sample(self.fixed, min(2, len(self.fixed))) if k not in known]
         self.r.shuffle(known)
         for k in known:
-            if self.r.random() < 0.18:
+            if self.r.random() < 0.22:
                 self.ask_unknown()
             self.ask(k)
 

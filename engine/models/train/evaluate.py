@@ -10,7 +10,9 @@ Seeds are apart from training's; the names of row `heldout` are in no training t
     small    told, small talk and stories between          busy     told, other facts told and asked between
     fixed    told, 64 tokens, corrected; other facts between: the new value counts, `old` counts the old one
     unknown  never told, other facts before: says that it does not know
-    heldout  a held-out name is told, other facts between"""
+    heldout  a held-out name is told, other facts between
+and two for small models: `alone`, as `small` but with nothing before; `facts`, so many facts one after the
+other (that number stands for the distance), one of them asked."""
 import argparse
 import http.client
 import json
@@ -27,7 +29,9 @@ from tokens import Tokens
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROWS = dict(small=(16, 128, 512, 1024, 2048), busy=(16, 128, 512, 1024, 2048), fixed=(16, 128, 512, 1024),
-            unknown=(16, 128, 512, 1024, 2048), heldout=(16, 128, 512))
+            unknown=(16, 128, 512, 1024, 2048), heldout=(16, 128, 512),
+            alone=(16, 64, 128, 256, 512), facts=(1, 2, 4, 8, 16))
+USUAL = ('small', 'busy', 'fixed', 'unknown', 'heldout')
 NAMED = ('myname', 'petname', 'relname')
 
 
@@ -41,7 +45,8 @@ class Case:
         self.row, self.tokens, self.r = row, tokens, random.Random(f'{row} {seed}')
         self.d = Dialogue(self.r, MIXED, novel=0.0, real=0.0)
         self.old = None
-        self.d.run(400)
+        if row not in ('alone', 'facts'):
+            self.d.run(400)
         self.key = self.choose()
         f, s = FAMS[self.key[0]], self.key[1]
         self.value = self.draw_value()
@@ -76,7 +81,7 @@ class Case:
         """At least n tokens."""
         out, ids = '', 0
         while ids < n:
-            t = self.small() if self.row == 'small' else self.busy()
+            t = self.small() if self.row in ('small', 'alone') else self.busy()
             out += t
             ids += len(self.tokens.encode(t))
         return out
@@ -115,6 +120,26 @@ class Case:
         return says(self.value), says(self.old)
 
 
+class Facts(Case):
+    """Facts only; filler(n) tells n more, and question() picks one of all."""
+    def before(self):
+        return ''
+
+    def filler(self, n):
+        text = ''
+        for _ in range(n):
+            key = self.d.new_key()
+            t, v = self.d.state(key, 'tell')
+            self.d.know(key, v)
+            text += turn(t, 'Okay.')
+        return text
+
+    def question(self):
+        self.key = self.r.choice(self.d.known())
+        self.value = self.d.told[self.key]
+        return super().question()
+
+
 class Server:
     """One connection a thread."""
     def __init__(self, url):
@@ -140,12 +165,14 @@ class Server:
 
 def converse(server, row, seed, tokens, distances):
     """-> [(distance, right, old, what was asked, answer)]"""
-    c, name, out, at = Case(row, seed, tokens), f'{row}-{seed}-{os.getpid()}', [], 0
+    c, name, out, at = (Facts if row == 'facts' else Case)(row, seed, tokens), f'{row}-{seed}-{os.getpid()}', [], 0
     server.post('/v1/sessions', dict(id=name))
-    server.feed(name, c.before())
+    before = c.before()
+    if before:
+        server.feed(name, before)
     for distance in distances:
         text = c.filler(distance - at)
-        at += len(tokens.encode(text))
+        at += len(tokens.encode(text)) if row != 'facts' else distance - at
         if text:
             server.feed(name, text)
         server.post(f'/v1/sessions/{name}/fork', dict(id=name + '-ask'))
@@ -163,7 +190,7 @@ def main():
     p.add_argument('--vocab', default=os.path.join(HERE, '..', 'tiny.vocab.txt'))
     p.add_argument('--n', type=int, default=500)
     p.add_argument('--seed', type=int, default=1000000)
-    p.add_argument('--rows', default=','.join(ROWS))
+    p.add_argument('--rows', default=','.join(USUAL))
     p.add_argument('--max', type=int, default=2048, help='longest distance')
     p.add_argument('--misses', type=int, default=0, help='print that many wrong answers a row')
     p.add_argument('--json', help='write the figures there')

@@ -12,7 +12,7 @@ CHUNK = 16                                                # as in wkv.c
 def call(name, *args):
     """Tensors become pointers, whole numbers longs."""
     for x in args:
-        assert not isinstance(x, torch.Tensor) or (x.dtype == torch.float32 and x.is_contiguous())
+        assert not isinstance(x, torch.Tensor) or (x.dtype in (torch.float32, torch.float64) and x.is_contiguous())
     as_c = {torch.Tensor: lambda x: ctypes.c_void_p(x.data_ptr()), torch.nn.Parameter: lambda x: ctypes.c_void_p(x.data_ptr()), int: ctypes.c_long}
     getattr(LIB, name)(*(as_c.get(type(x), lambda x: x)(x) for x in args))
 

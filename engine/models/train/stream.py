@@ -15,7 +15,7 @@ LOSS = {'u': 0.04, 'a': 1.0, 'v': 3.0}            # loss weights: user text, ass
 # Stage: plans with weights, documents' lengths in tokens.
 STAGES = {1: ([(DENSE, 1)], (256, 256, 512)),
           2: ([(DENSE, 1), (BUSY, 1), (MIXED, 2)], (512, 1024)),
-          3: ([(DENSE, 1), (BUSY, 3), (MIXED, 2), (SPARSE, 3)], (512, 1024, 1024, 2048, 2048, 3072))}
+          3: ([(DENSE, 0.5), (BUSY, 5), (MIXED, 2), (SPARSE, 2)], (512, 1024, 1024, 2048, 2048, 3072))}
 
 
 def encode_dialogue(tokens, segments):
@@ -46,6 +46,7 @@ class Stream:
         self.sentences = [t for b in self.books.values() for p in b for t in re.split(r'(?<=[.!?]) ', p)
                           if 15 < len(t) < 70 and t[0].isupper() and '"' not in t]
         self.rows = [None] * B
+        self.world = dict(noise=True)                      # of the conversations: see Dialogue
         self.stage(1)
 
     def stage(self, number):
@@ -55,7 +56,7 @@ class Stream:
         """Stories of the grammar and pages of the books, a 0 after each."""
         ids, weights = [0], [0.0]
         while len(ids) < n:
-            if not self.books or self.r.random() < 0.3:
+            if not self.books or self.r.random() < 0.5:
                 text = story(self.r)
             else:
                 b = self.books[self.r.choice(self.titles)]
@@ -73,7 +74,7 @@ class Stream:
             ids, weights = self.prose(n)
         else:
             plan = r.choices([p for p, _ in self.plans], [x for _, x in self.plans])[0]
-            d, chars, ids = Dialogue(r, plan, noise=True, sentences=self.sentences), n * 4, ()
+            d, chars, ids = Dialogue(r, plan, sentences=self.sentences, **self.world), n * 4, ()
             while len(ids) < n:
                 ids, weights = encode_dialogue(self.tokens, d.run(chars))
                 chars += 2000

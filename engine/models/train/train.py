@@ -19,7 +19,7 @@ WANT = dict(OPENBLAS_NUM_THREADS='1', OMP_NUM_THREADS='1', MALLOC_MMAP_THRESHOLD
             MALLOC_TRIM_THRESHOLD_='4000000000', MALLOC_TOP_PAD_='100000000')
 if 'avx512f' in open('/proc/cpuinfo').read():
     WANT['OPENBLAS_CORETYPE'] = 'SKYLAKEX'
-if __name__ == '__main__' and any(k not in os.environ for k in WANT):
+if any(k not in os.environ for k in WANT):
     os.environ.update({k: v for k, v in WANT.items() if k not in os.environ})
     os.execv(sys.executable, [sys.executable] + sys.argv)
 
