@@ -337,11 +337,14 @@ static void cancelled_and_paused_while_they_wait(void **state)
     make("c", " there was");
     make("twin", " there was");
     reply_free(expect(session_post(client(), "b", "/pause"), 200));
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'new'}"), 201));
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'new-twin'}"), 201));
     struct call *a = stream_start(client(), "'session':'a','prompt':''," LONG);
     stream_until(a, 2);
     struct call *b = turn_start(client(), "b", " and", 4),
-                *c = turn_start(client(), "c", " and", 4);
-    until_metric(client(), "slate_requests_queued", 2);
+                *c = turn_start(client(), "c", " and", 4),
+                *n = turn_start(client(), "new", "Once", 5);
+    until_metric(client(), "slate_requests_queued", 3);
     /* b never ran: nothing was committed. */
     r = expect(session_post(client(), "b", "/cancel"), 200);
     assert_true(bool_at(r->json, "cancelled"));
@@ -358,6 +361,11 @@ static void cancelled_and_paused_while_they_wait(void **state)
     assert_string_equal(str_at(g.r->json, "finish_reason"), "paused");
     assert_int_equal(g.o.n_tokens, 0);
     gen_done(&g);
+    /* The same of a session that has no state yet. */
+    reply_free(expect(session_post(client(), "new", "/pause"), 200));
+    turn_finish(n, &g);
+    assert_string_equal(str_at(g.r->json, "finish_reason"), "paused");
+    gen_done(&g);
     assert_false(call_reply(a)->over);
     assert_true(metric(client(), "slate_requests_running") == 1);
     reply_free(expect(session_post(client(), "a", "/cancel"), 200));
@@ -371,6 +379,12 @@ static void cancelled_and_paused_while_they_wait(void **state)
     gen_done(&rest);
     gen_done(&whole);
     same_next("c", "twin", " but");
+    turn_of(client(), &whole, "new-twin", "Once", 5);
+    generate(client(), &rest, "'session':'new','resume':true,'return_tokens':true");
+    output_same(&rest.o, &whole.o);
+    gen_done(&rest);
+    gen_done(&whole);
+    same_next("new", "new-twin", " but");
     node_done(&node);
 }
 
