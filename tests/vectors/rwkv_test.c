@@ -98,7 +98,7 @@ static size_t turned(const struct sl_state_tensor *t, size_t i)
     return (h * n + k) * n + v;
 }
 
-static const struct reference_tensor names[] = {
+static const struct reference_tensor tensors[] = {
     {"att_x_prev", "mixer.shift", NULL},
     {"att_kv", "mixer.state", NULL},
     {"att_aa", "mixer.num", NULL},
@@ -107,7 +107,7 @@ static const struct reference_tensor names[] = {
     {"ffn_x_prev", "ffn.shift", NULL},
     {0},
 };
-static const struct reference_tensor names_of_7[] = {
+static const struct reference_tensor tensors_of_7[] = {
     {"att_x_prev", "mixer.shift", NULL},
     {"att_kv", "mixer.state", turned},
     {"ffn_x_prev", "ffn.shift", NULL},
@@ -133,7 +133,8 @@ static void check_set(struct runner *r, const char *folder, const json_t *set, c
     const json_t *base = json_object_get(set, "state");
     if (base)
         reference_state(m, in(folder), json_string_value(base),
-                        strcmp(sl_model_info(m)->arch, "rwkv7") == 0 ? names_of_7 : names, state);
+                        strcmp(sl_model_info(m)->arch, "rwkv7") == 0 ? tensors_of_7 : tensors,
+                        state);
     assert_int_equal(((struct sl_state_header *)state)->tokens_seen, n);
     sl_free(state);
     sl_free(logits);
