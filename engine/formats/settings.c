@@ -78,8 +78,8 @@ static enum sl_code no_memory(const struct reading *r)
 
 static const char *copy(struct reading *r, const char *s)
 {
-    size_t n = strlen(s);
-    char *p = sl_arena_alloc(&r->strings, n + 1);
+    size_t n = strlen(s) + 1;
+    char *p = sl_arena_alloc(&r->strings, n);
     if (p)
         memcpy(p, s, n);
     return p;
