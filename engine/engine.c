@@ -18,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <sched.h>
 
 #include "engine/base/mem.h"
 #include "engine/turn.h"
@@ -205,15 +204,6 @@ static void *engine_main(void *arg)
 
 /* --- open and close --------------------------------------------------------------------------- */
 
-static size_t cores_of_this_process(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return (size_t)CPU_COUNT(&set);
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (size_t)n : 1;
-}
-
 static enum sl_code make_lists(struct sl_engine *e, size_t n, struct sl_error *err)
 {
     const struct sl_kernels *k = sl_kernels_find(sl_model_info(e->env.model)->kernels);
@@ -281,7 +271,7 @@ enum sl_code sl_engine_open(struct sl_engine **ret, const struct sl_model *model
     sl_batch_init(&e->batch, rows);
     enum sl_code c = make_lists(e, running, err);
     if (!c)
-        c = sl_workers_open(&e->workers, opt->n_threads ? opt->n_threads : cores_of_this_process(),
+        c = sl_workers_open(&e->workers, opt->n_threads ? opt->n_threads : sl_processors(),
                             err);
     if (!c)
         c = sl_forward_open(&e->forward, model, e->workers, rows, running, err);

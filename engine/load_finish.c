@@ -12,7 +12,6 @@
  * with their values. The container and the type that weights are kept in do not enter. */
 #include <assert.h>
 #include <math.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,8 +139,7 @@ static int by_name(const void *a, const void *b)
 
 static enum sl_code run_jobs(struct sl_load *l, unsigned char *arena)
 {
-    cpu_set_t set;
-    size_t n = sched_getaffinity(0, sizeof set, &set) == 0 ? (size_t)CPU_COUNT(&set) : 1;
+    size_t n = sl_processors();
     struct sl_workers *w = NULL;
     enum sl_code rc = sl_workers_open(&w, n < THREADS_MAX ? n : THREADS_MAX, l->err);
     if (rc != SL_OK)

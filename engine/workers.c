@@ -178,12 +178,13 @@ static enum sl_code start(struct sl_workers *w, struct sl_error *err)
     return rc;
 }
 
-static size_t processors(void)
+size_t sl_processors(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return 1;
-    return (size_t)CPU_COUNT(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return (size_t)CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN); /* more than the set has room for */
+    return n > 0 ? (size_t)n : 1;
 }
 
 enum sl_code sl_workers_open(struct sl_workers **ret, size_t n_threads, struct sl_error *err)
@@ -196,7 +197,7 @@ enum sl_code sl_workers_open(struct sl_workers **ret, size_t n_threads, struct s
     if (!w)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu worker threads", n_threads - 1);
     w->n_threads = n_threads;
-    w->spin_ns = n_threads <= processors() ? SPIN_NS : 0;
+    w->spin_ns = n_threads <= sl_processors() ? SPIN_NS : 0;
     w->workers = sl_calloc(n_threads - 1, sizeof *w->workers);
     if (!w->workers) {
         rc = sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu worker threads", n_threads - 1);

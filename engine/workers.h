@@ -16,6 +16,9 @@ enum { SL_MAX_THREADS = 1024 };
 /* part: 0 … n_parts - 1; part 0 is the calling thread's. Must not allocate or block. */
 typedef void sl_work_fn(void *arg, size_t part, size_t n_parts);
 
+/* Processors that this process may run on. */
+size_t sl_processors(void);
+
 /* 1 ≤ n_threads ≤ SL_MAX_THREADS, and counts the caller. Errors: NO_MEMORY, INVALID_VALUE, INTERNAL
  * (no thread). */
 SL_NODISCARD enum sl_code sl_workers_open(struct sl_workers **ret, size_t n_threads,

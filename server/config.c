@@ -7,7 +7,7 @@
 #include "server/access.h"
 
 #define AT(field) offsetof(struct sl_config, field)
-#define ALL (SL_CMD_SERVE | SL_CMD_GENERATE)
+#define ALL (SL_CMD_SERVE | SL_CMD_GENERATE | SL_CMD_PROBE)
 
 enum { KIB = 1024, MIB = 1024 * 1024, SECOND = 1000, MINUTE = 60 * 1000, HOUR = 3600 * 1000 };
 #define GIB (1024.0 * MIB)

@@ -13,6 +13,7 @@ static const struct {
     {"generate", sl_cli_generate, "continue a text in the terminal"},
     {"inspect", sl_cli_inspect, "say what a model file holds"},
     {"sessions", sl_cli_sessions, "check or repair a store that no server uses"},
+    {"probe", sl_cli_probe, "measure how good a memory is"},
     {"bench", sl_cli_bench, "measure what things cost on this machine"},
 };
 

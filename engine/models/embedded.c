@@ -3,6 +3,7 @@
 
 extern const unsigned char sl_embedded_model[], sl_embedded_model_end[];
 extern const unsigned char sl_embedded_vocab[], sl_embedded_vocab_end[];
+extern const unsigned char sl_embedded_probe[], sl_embedded_probe_end[];
 
 const void *sl_embedded_model_data(size_t *ret_n)
 {
@@ -14,4 +15,10 @@ const void *sl_embedded_vocab_data(size_t *ret_n)
 {
     *ret_n = (size_t)(sl_embedded_vocab_end - sl_embedded_vocab);
     return sl_embedded_vocab;
+}
+
+const void *sl_embedded_probe_data(size_t *ret_n)
+{
+    *ret_n = (size_t)(sl_embedded_probe_end - sl_embedded_probe);
+    return sl_embedded_probe;
 }

@@ -11,4 +11,7 @@
 const void *sl_embedded_model_data(size_t *ret_n);
 const void *sl_embedded_vocab_data(size_t *ret_n);
 
+/* The pieces of conversations that `slate probe model` asks it for: engine/models/probe.txt. */
+const void *sl_embedded_probe_data(size_t *ret_n);
+
 #endif

@@ -1,4 +1,4 @@
-/* The default model and its vocabulary, as read-only data of the program. Read by embedded.c. */
+/* The default model, its vocabulary and the text that it is probed with, as read-only data of the program. Read by embedded.c. */
     .section .rodata, "a"
     .balign 64
     .global sl_embedded_model
@@ -16,4 +16,11 @@ sl_embedded_vocab:
     .global sl_embedded_vocab_end
     .hidden sl_embedded_vocab_end
 sl_embedded_vocab_end:
+    .global sl_embedded_probe
+    .hidden sl_embedded_probe
+sl_embedded_probe:
+    .incbin "engine/models/probe.txt"
+    .global sl_embedded_probe_end
+    .hidden sl_embedded_probe_end
+sl_embedded_probe_end:
     .section .note.GNU-stack, "", %progbits

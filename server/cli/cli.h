@@ -16,6 +16,7 @@ int sl_cli_serve(int argc, char **argv);
 int sl_cli_generate(int argc, char **argv);
 int sl_cli_inspect(int argc, char **argv);
 int sl_cli_bench(int argc, char **argv);
+int sl_cli_probe(int argc, char **argv);
 int sl_cli_sessions(int argc, char **argv);
 
 /* Prints `slate COMMAND: message` to stderr and gives the exit code that belongs to the error. */
