@@ -274,6 +274,7 @@ static void test_tensors(void **unused)
         struct sl_error err;
         r->list(&s);
         size_t n = s.n, n_named = 0;
+        seeded_done(&s);
         for (size_t i = 0; i < n; i++) {
             char name[64];
             r->list(&s);
