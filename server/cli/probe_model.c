@@ -19,30 +19,19 @@
 #include "engine/base/mem.h"
 #include "server/cli/cli.h"
 #include "server/cli/probe.h"
-#include "server/cli/probe_batch.h"
-#include "server/cli/probe_talk.h"
-#include "slate/memory.h"
+#include "server/cli/probe_model.h"
 
 enum {
-    DISTANCES_MAX = 16,
     PIECE_BYTES = 1 << 20,
     ANSWER_TOKENS = 24,
     FIX_AFTER = 64, /* tokens until a correction */
-    QUERIES = 16,   /* of a sequence with many pairs, at most */
-    HALF_LIFE_AT = 256,
-    HALF_LIFE_OVER = 64
-};
-
-struct options {
-    uint64_t conversations, sequences, max_distance;
-    bool json;
-    const char *svg;
+    QUERIES = 16    /* of a sequence with many pairs, at most */
 };
 
 static const struct sl_option rows[] = {
     {.name = "conversations",
      .type = SL_OPTION_COUNT,
-     .offset = offsetof(struct options, conversations),
+     .offset = offsetof(struct sl_probe_options, conversations),
      .dflt = "100",
      .min = 0,
      .max = 100000,
@@ -51,7 +40,7 @@ static const struct sl_option rows[] = {
      .commands = SL_CMD_PROBE},
     {.name = "sequences",
      .type = SL_OPTION_COUNT,
-     .offset = offsetof(struct options, sequences),
+     .offset = offsetof(struct sl_probe_options, sequences),
      .dflt = "64",
      .min = 1,
      .max = 100000,
@@ -60,7 +49,7 @@ static const struct sl_option rows[] = {
      .commands = SL_CMD_PROBE},
     {.name = "max-distance",
      .type = SL_OPTION_COUNT,
-     .offset = offsetof(struct options, max_distance),
+     .offset = offsetof(struct sl_probe_options, max_distance),
      .dflt = "2048",
      .min = 16,
      .max = 65536,
@@ -69,38 +58,16 @@ static const struct sl_option rows[] = {
      .commands = SL_CMD_PROBE},
     {.name = "json",
      .type = SL_OPTION_BOOL,
-     .offset = offsetof(struct options, json),
+     .offset = offsetof(struct sl_probe_options, json),
      .dflt = "false",
      .help = "One JSON object instead of tables.",
      .commands = SL_CMD_PROBE},
     {.name = "svg",
      .type = SL_OPTION_STRING,
-     .offset = offsetof(struct options, svg),
+     .offset = offsetof(struct sl_probe_options, svg),
      .arg = "FILE",
      .help = "Charts of all tables, to a file.",
      .commands = SL_CMD_PROBE},
-};
-
-/* --- what is found -----------------------------------------------------------------------------*/
-
-/* One line of a chart and a table. */
-struct curve {
-    const char *name, *kind, *filler; /* for people, and in JSON */
-    size_t n;
-    double x[DISTANCES_MAX], y[DISTANCES_MAX];
-    double old[DISTANCES_MAX]; /* FIXED: share of answers with the value from before */
-    size_t samples;
-};
-
-struct probe {
-    const struct options *opt;
-    struct sl_loaded loaded;
-    struct sl_probe_batch batch;
-    struct curve talk[SL_TALK_ROWS], needle, pairs, norm, rank;
-    bool has_talk;
-    struct sl_memory_head *heads; /* with half-lives */
-    size_t n_heads;
-    size_t done, total; /* steps of the progress bar */
 };
 
 static const struct {
@@ -113,24 +80,24 @@ static const struct {
     [SL_TALK_HELD] = {"unseen names", "unseen_name", "facts"},
 };
 
-static void step(struct probe *p, const char *what)
+static void step(struct sl_probe *p, const char *what)
 {
     p->done++;
     sl_probe_progress(p->done < p->total ? p->done : p->total - 1, p->total, what);
 }
 
 /* 16, 128, 512, 1024, 2048, … up to the longest. */
-static void talk_distances(struct curve *c, size_t longest)
+static void talk_distances(struct sl_probe_curve *c, size_t longest)
 {
-    for (size_t d = 16; d <= longest && c->n < DISTANCES_MAX; d = d == 16    ? 128
-                                                                  : d == 128 ? 512
-                                                                             : 2 * d)
+    for (size_t d = 16; d <= longest && c->n < SL_PROBE_POINTS_MAX; d = d == 16    ? 128
+                                                                        : d == 128 ? 512
+                                                                                   : 2 * d)
         c->x[c->n++] = (double)d;
 }
 
-static void doublings(struct curve *c, size_t first, size_t longest)
+static void doublings(struct sl_probe_curve *c, size_t first, size_t longest)
 {
-    for (size_t d = first; d <= longest && c->n < DISTANCES_MAX; d *= 2)
+    for (size_t d = first; d <= longest && c->n < SL_PROBE_POINTS_MAX; d *= 2)
         c->x[c->n++] = (double)d;
 }
 
@@ -158,7 +125,7 @@ static void pieces_done(struct pieces *v)
     }
 }
 
-static enum sl_code encode(struct probe *p, struct pieces *v, size_t i, struct sl_error *err)
+static enum sl_code encode(struct sl_probe *p, struct pieces *v, size_t i, struct sl_error *err)
 {
     enum sl_code c = sl_buf_code(&v->text[i], err);
     if (c)
@@ -176,7 +143,7 @@ static enum sl_code encode(struct probe *p, struct pieces *v, size_t i, struct s
 }
 
 /* Filler of at least `want` tokens. */
-static enum sl_code fill(struct probe *p, struct pieces *v, struct sl_talk_case *c, size_t i,
+static enum sl_code fill(struct sl_probe *p, struct pieces *v, struct sl_talk_case *c, size_t i,
                          size_t want, struct sl_error *err)
 {
     enum sl_code rc;
@@ -193,7 +160,7 @@ static bool ended(const struct sl_buf *answer)
 }
 
 /* Greedy answers of the forks, which were fed the questions; into v's texts. */
-static void answer(struct probe *p, struct pieces *v, size_t n)
+static void answer(struct sl_probe *p, struct pieces *v, size_t n)
 {
     struct sl_probe_batch *b = &p->batch;
     uint32_t token[SL_PROBE_BATCH], *tokens[SL_PROBE_BATCH];
@@ -221,8 +188,9 @@ static void answer(struct probe *p, struct pieces *v, size_t n)
     }
 }
 
-static enum sl_code ask(struct probe *p, struct curve *curve, size_t at, struct pieces *v,
-                        struct sl_talk_case *cases, size_t n, struct sl_error *err)
+static enum sl_code ask(struct sl_probe *p, struct sl_probe_curve *curve, size_t at,
+                        struct pieces *v, struct sl_talk_case *cases, size_t n,
+                        struct sl_error *err)
 {
     enum sl_code c = SL_OK;
     sl_probe_fork(&p->batch, n);
@@ -247,7 +215,7 @@ static enum sl_code ask(struct probe *p, struct curve *curve, size_t at, struct 
     return c;
 }
 
-static enum sl_code feed_fillers(struct probe *p, struct pieces *v, struct sl_talk_case *cases,
+static enum sl_code feed_fillers(struct sl_probe *p, struct pieces *v, struct sl_talk_case *cases,
                                  size_t n, size_t want, struct sl_error *err)
 {
     enum sl_code c = SL_OK;
@@ -258,7 +226,7 @@ static enum sl_code feed_fillers(struct probe *p, struct pieces *v, struct sl_ta
     return c;
 }
 
-static enum sl_code feed_pieces(struct probe *p, struct pieces *v, struct sl_talk_case *cases,
+static enum sl_code feed_pieces(struct sl_probe *p, struct pieces *v, struct sl_talk_case *cases,
                                 size_t n, void (*write)(struct sl_talk_case *, struct sl_buf *),
                                 struct sl_error *err)
 {
@@ -275,10 +243,10 @@ static enum sl_code feed_pieces(struct probe *p, struct pieces *v, struct sl_tal
 
 /* A batch of conversations of one row, asked at every distance: each goes on after the question was
  * put to a copy of its state. */
-static enum sl_code converse(struct probe *p, const struct sl_talk *talk, enum sl_talk_row row,
+static enum sl_code converse(struct sl_probe *p, const struct sl_talk *talk, enum sl_talk_row row,
                              size_t first, size_t n, struct pieces *v, struct sl_error *err)
 {
-    struct curve *curve = &p->talk[row];
+    struct sl_probe_curve *curve = &p->talk[row];
     struct sl_talk_case cases[SL_PROBE_BATCH];
     size_t at = 0;
     for (size_t i = 0; i < n; i++)
@@ -298,7 +266,7 @@ static enum sl_code converse(struct probe *p, const struct sl_talk *talk, enum s
     return c;
 }
 
-static enum sl_code probe_talk(struct probe *p, struct sl_error *err)
+static enum sl_code probe_talk(struct sl_probe *p, struct sl_error *err)
 {
     struct sl_talk *talk = NULL;
     struct pieces v;
@@ -306,11 +274,11 @@ static enum sl_code probe_talk(struct probe *p, struct sl_error *err)
     pieces_init(&v);
     enum sl_code c = sl_talk_open(&talk, err);
     for (size_t row = 0; row < SL_TALK_ROWS && !c; row++) {
-        struct curve *curve = &p->talk[row];
-        *curve = (struct curve){.name = talk_rows[row].name,
-                                .kind = talk_rows[row].kind,
-                                .filler = talk_rows[row].filler,
-                                .samples = n};
+        struct sl_probe_curve *curve = &p->talk[row];
+        *curve = (struct sl_probe_curve){.name = talk_rows[row].name,
+                                         .kind = talk_rows[row].kind,
+                                         .filler = talk_rows[row].filler,
+                                         .samples = n};
         talk_distances(curve, p->opt->max_distance);
         for (size_t i = 0; i < n && !c; i += SL_PROBE_BATCH) {
             size_t k = n - i < SL_PROBE_BATCH ? n - i : SL_PROBE_BATCH;
@@ -339,7 +307,7 @@ static uint64_t draw(uint64_t *seed)
 }
 
 /* n different tokens with bytes of their own, ret[0 … n); false: the vocabulary has not so many. */
-static bool draw_different(const struct probe *p, uint32_t *ret, size_t n, uint64_t *seed)
+static bool draw_different(const struct sl_probe *p, uint32_t *ret, size_t n, uint64_t *seed)
 {
     size_t vocab = p->batch.info->vocab_size;
     if (2 * n > vocab)
@@ -359,7 +327,7 @@ static bool draw_different(const struct probe *p, uint32_t *ret, size_t n, uint6
 
 /* Sequences of n_pairs pairs and then `distance` other tokens; of each, some of the pairs are asked
  * for. Returns the share of right ones, NaN where the vocabulary is too small. */
-static double recall(struct probe *p, size_t n_pairs, size_t distance, uint64_t seed)
+static double recall(struct sl_probe *p, size_t n_pairs, size_t distance, uint64_t seed)
 {
     struct sl_probe_batch *b = &p->batch;
     size_t length = 2 * n_pairs + distance, n_right = 0, n_asked = 0;
@@ -401,15 +369,15 @@ static double recall(struct probe *p, size_t n_pairs, size_t distance, uint64_t 
     return n_asked ? (double)n_right / (double)n_asked : (double)NAN;
 }
 
-static void probe_tokens(struct probe *p)
+static void probe_tokens(struct sl_probe *p)
 {
-    p->needle = (struct curve){.name = "one pair", .samples = p->opt->sequences};
+    p->needle = (struct sl_probe_curve){.name = "one pair", .samples = p->opt->sequences};
     doublings(&p->needle, 16, p->opt->max_distance);
     for (size_t i = 0; i < p->needle.n; i++) {
         p->needle.y[i] = recall(p, 1, (size_t)p->needle.x[i], 100 + i);
         step(p, "needle in a haystack");
     }
-    p->pairs = (struct curve){.name = "pairs", .samples = p->opt->sequences};
+    p->pairs = (struct sl_probe_curve){.name = "pairs", .samples = p->opt->sequences};
     doublings(&p->pairs, 1, 256);
     for (size_t i = 0; i < p->pairs.n; i++) {
         p->pairs.y[i] = recall(p, (size_t)p->pairs.x[i], 0, 200 + i);
@@ -419,7 +387,7 @@ static void probe_tokens(struct probe *p)
 
 /* --- growth ------------------------------------------------------------------------------------*/
 
-static enum sl_code probe_growth(struct probe *p, struct sl_error *err)
+static enum sl_code probe_growth(struct sl_probe *p, struct sl_error *err)
 {
     struct sl_probe_batch *b = &p->batch;
     uint64_t seed = 300;
@@ -430,8 +398,8 @@ static enum sl_code probe_growth(struct probe *p, struct sl_error *err)
     p->heads = sl_calloc(p->n_heads, sizeof *p->heads);
     if (!p->heads)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory to measure a state");
-    p->norm = (struct curve){.name = "norm (mean of heads)", .samples = 1};
-    p->rank = (struct curve){.name = "effective rank (mean)", .samples = 1};
+    p->norm = (struct sl_probe_curve){.name = "norm (mean of heads)", .samples = 1};
+    p->rank = (struct sl_probe_curve){.name = "effective rank (mean)", .samples = 1};
     doublings(&p->norm, 16, p->opt->max_distance);
     doublings(&p->rank, 16, p->opt->max_distance);
     sl_probe_begin(b, 1);
@@ -439,7 +407,7 @@ static enum sl_code probe_growth(struct probe *p, struct sl_error *err)
         for (; length < (size_t)p->norm.x[i]; length++) {
             token = (uint32_t)(1 + draw(&seed) % (b->info->vocab_size - 1));
             sl_probe_feed(b, b->state, &tokens, &one, 1);
-            if (length + 1 == HALF_LIFE_AT)
+            if (length + 1 == SL_PROBE_HALF_LIFE_AT)
                 sl_probe_fork(b, 1);
         }
         c = sl_memory_measure(p->loaded.model, b->state[0], p->heads, err);
@@ -449,195 +417,20 @@ static enum sl_code probe_growth(struct probe *p, struct sl_error *err)
         }
         step(p, "growth of the state");
     }
-    if (length < HALF_LIFE_AT)
+    if (length < SL_PROBE_HALF_LIFE_AT)
         sl_probe_fork(b, 1);
     token = sl_probe_likeliest(b, 0);
     if (!c)
-        c = sl_memory_half_lives(p->loaded.model, b->fork[0], &token, 1, HALF_LIFE_OVER, p->heads,
-                                 err);
+        c = sl_memory_half_lives(p->loaded.model, b->fork[0], &token, 1, SL_PROBE_HALF_LIFE_OVER,
+                                 p->heads, err);
     return c;
-}
-
-/* --- telling -----------------------------------------------------------------------------------*/
-
-static void tell_curve(const char *title, const char *x, const struct curve *c, const char *format)
-{
-    printf("\n%s\n%24s", title, x);
-    for (size_t i = 0; i < c->n; i++)
-        printf(" %7.0f", c->x[i]);
-    printf("\n%24s", c->name);
-    for (size_t i = 0; i < c->n; i++) {
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        printf(format, c->y[i]);
-#pragma GCC diagnostic pop
-    }
-    printf("\n");
-}
-
-static void tell_talk(const struct probe *p)
-{
-    printf("\nRecall in conversations, %% of %zu right (± %.0f), by tokens between telling and "
-           "asking\n%24s",
-           p->talk[0].samples, 100 / sqrt((double)p->talk[0].samples), "tokens");
-    for (size_t i = 0; i < p->talk[0].n; i++)
-        printf(" %7.0f", p->talk[0].x[i]);
-    printf("\n");
-    for (size_t r = 0; r < SL_TALK_ROWS; r++) {
-        printf("%24s", p->talk[r].name);
-        for (size_t i = 0; i < p->talk[r].n; i++)
-            printf(" %7.1f", 100 * p->talk[r].y[i]);
-        printf("\n");
-    }
-    printf("%24s", "… and still the old");
-    for (size_t i = 0; i < p->talk[SL_TALK_FIXED].n; i++)
-        printf(" %7.1f", 100 * p->talk[SL_TALK_FIXED].old[i]);
-    printf("\n");
-}
-
-static void tell_half_lives(const struct probe *p)
-{
-    printf("\nHalf-lives in tokens, after %d tokens, over the next %d; inf: nothing is lost\n",
-           HALF_LIFE_AT, HALF_LIFE_OVER);
-    for (size_t h = 0; h < p->n_heads; h++) {
-        if (h == 0 || p->heads[h].layer != p->heads[h - 1].layer)
-            printf("%slayer %3zu:", h ? "\n" : "", p->heads[h].layer);
-        printf(" %6.3g", p->heads[h].half_life);
-    }
-    printf("\n");
-}
-
-static void tell(const struct probe *p)
-{
-    const struct sl_model_info *i = p->batch.info;
-    printf("%s: %s, %zu layers, width %zu, %zu bytes of state\n", i->name, i->arch, i->n_layers,
-           i->d_model, i->state_bytes);
-    if (p->has_talk)
-        tell_talk(p);
-    tell_curve("Needle: share of single pairs of tokens recalled, by tokens after them", "tokens",
-               &p->needle, " %7.2f");
-    tell_curve("Pairs: share recalled, by pairs of tokens in a row", "pairs", &p->pairs, " %7.2f");
-    tell_curve("Growth of the state with its tokens", "tokens", &p->norm, " %7.3g");
-    printf("%24s", p->rank.name);
-    for (size_t k = 0; k < p->rank.n; k++)
-        printf(" %7.2f", p->rank.y[k]);
-    printf("\n");
-    tell_half_lives(p);
-}
-
-static void key_number(struct sl_json_out *w, const char *key, double v, int digits)
-{
-    sl_out_key(w, key);
-    sl_out_fixed(w, v, digits);
-}
-
-static void write_talk(struct sl_json_out *w, const struct curve *c, bool with_old)
-{
-    for (size_t i = 0; i < c->n; i++) {
-        sl_out_open(w, '{');
-        key_number(w, "distance", c->x[i], 0);
-        sl_out_key(w, "kind");
-        sl_out_str(w, c->kind);
-        sl_out_key(w, "filler");
-        sl_out_str(w, c->filler);
-        key_number(w, "accuracy", c->y[i], 4);
-        if (with_old)
-            key_number(w, "old_value", c->old[i], 4);
-        key_number(w, "conversations", (double)c->samples, 0);
-        sl_out_close(w, '}');
-    }
-}
-
-static void write_curve(struct sl_json_out *w, const char *key, const char *x, const char *y,
-                        const struct curve *c)
-{
-    sl_out_key(w, key);
-    sl_out_open(w, '[');
-    for (size_t i = 0; i < c->n; i++) {
-        sl_out_open(w, '{');
-        key_number(w, x, c->x[i], 0);
-        key_number(w, y, c->y[i], 4);
-        sl_out_close(w, '}');
-    }
-    sl_out_close(w, ']');
-}
-
-static void write_heads(struct sl_json_out *w, const struct probe *p)
-{
-    sl_out_key(w, "half_lives");
-    sl_out_open(w, '[');
-    for (size_t h = 0; h < p->n_heads; h++) {
-        sl_out_open(w, '{');
-        key_number(w, "layer", (double)p->heads[h].layer, 0);
-        key_number(w, "head", (double)p->heads[h].head, 0);
-        key_number(w, "tokens", p->heads[h].half_life, 2);
-        sl_out_close(w, '}');
-    }
-    sl_out_close(w, ']');
-}
-
-static enum sl_code write_json(const struct probe *p, struct sl_error *err)
-{
-    enum { JSON_MAX = 8 << 20 };
-    struct sl_buf b;
-    struct sl_json_out w = {.b = &b};
-    sl_buf_init(&b, JSON_MAX);
-    sl_out_open(&w, '{');
-    sl_out_key(&w, "model");
-    sl_out_str(&w, p->batch.info->name);
-    sl_out_key(&w, "arch");
-    sl_out_str(&w, p->batch.info->arch);
-    key_number(&w, "state_bytes", (double)p->batch.info->state_bytes, 0);
-    if (p->has_talk) {
-        sl_out_key(&w, "recall");
-        sl_out_open(&w, '[');
-        for (size_t r = 0; r < SL_TALK_ROWS; r++)
-            write_talk(&w, &p->talk[r], r == SL_TALK_FIXED);
-        sl_out_close(&w, ']');
-    }
-    write_curve(&w, "needle", "distance", "accuracy", &p->needle);
-    write_curve(&w, "pairs", "pairs", "accuracy", &p->pairs);
-    write_curve(&w, "norm", "tokens", "mean", &p->norm);
-    write_curve(&w, "effective_rank", "tokens", "mean", &p->rank);
-    write_heads(&w, p);
-    sl_out_close(&w, '}');
-    enum sl_code c = sl_buf_code(&b, err);
-    if (!c)
-        printf("%.*s\n", (int)b.len, b.data);
-    sl_buf_done(&b);
-    return c;
-}
-
-static struct sl_plot_series series_of(const struct curve *c)
-{
-    return (struct sl_plot_series){c->name, c->x, c->y, c->n};
-}
-
-static enum sl_code write_svg(const struct probe *p, struct sl_error *err)
-{
-    struct sl_plot_series talk[SL_TALK_ROWS],
-        needle = series_of(&p->needle), pairs = series_of(&p->pairs), norm = series_of(&p->norm),
-        rank = series_of(&p->rank);
-    for (size_t r = 0; r < SL_TALK_ROWS; r++)
-        talk[r] = series_of(&p->talk[r]);
-    const struct sl_plot plots[] = {
-        {"Recall in conversations", "tokens between telling and asking", "share of answers right",
-         true, 0, 1, talk, SL_TALK_ROWS},
-        {"Needle in a haystack", "tokens after the pair", "share recalled", true, 0, 1, &needle, 1},
-        {"Multi-query recall", "pairs of tokens held", "share recalled", true, 0, 1, &pairs, 1},
-        {"Norm of the state", "tokens", "Frobenius norm", true, (double)NAN, (double)NAN, &norm, 1},
-        {"Effective rank of the state", "tokens", "directions", true, (double)NAN, (double)NAN,
-         &rank, 1},
-    };
-    size_t skip = p->has_talk ? 0 : 1;
-    return sl_probe_write_svg(p->opt->svg, plots + skip, sizeof plots / sizeof *plots - skip, err);
 }
 
 /* --- the command -------------------------------------------------------------------------------*/
 
-static enum sl_code probe(struct probe *p, const struct sl_config *config, struct sl_error *err)
+static enum sl_code probe(struct sl_probe *p, const struct sl_config *config, struct sl_error *err)
 {
-    const struct options *opt = p->opt;
+    const struct sl_probe_options *opt = p->opt;
     size_t threads = config->threads ? (size_t)config->threads : sl_processors();
     enum sl_code c = sl_cli_load(&p->loaded, config, err);
     if (!c)
@@ -646,7 +439,7 @@ static enum sl_code probe(struct probe *p, const struct sl_config *config, struc
         return c;
     bool talks = p->loaded.embedded && opt->conversations > 0;
     size_t batches = (opt->conversations + SL_PROBE_BATCH - 1) / SL_PROBE_BATCH;
-    p->total = (talks ? SL_TALK_ROWS * batches : 0) + 9 + 2 * DISTANCES_MAX;
+    p->total = (talks ? SL_TALK_ROWS * batches : 0) + 9 + 2 * SL_PROBE_POINTS_MAX;
     if (talks)
         c = probe_talk(p, err);
     if (!c) {
@@ -655,23 +448,23 @@ static enum sl_code probe(struct probe *p, const struct sl_config *config, struc
     }
     sl_probe_progress(p->total, p->total, "");
     if (!c && opt->json)
-        c = write_json(p, err);
+        c = sl_probe_write_json(p, err);
     else if (!c)
-        tell(p);
+        sl_probe_tell(p);
     if (!c && opt->svg)
-        c = write_svg(p, err);
+        c = sl_probe_write_charts(p, err);
     return c;
 }
 
 int sl_probe_model(int argc, char **argv)
 {
     struct sl_config config = {0};
-    struct options opt = {0};
+    struct sl_probe_options opt = {0};
     struct sl_option_set sets[] = {{.rows = rows, .n = sizeof rows / sizeof *rows, .dst = &opt},
                                    {.dst = &config}};
     struct sl_args args = {0};
     struct sl_error err;
-    struct probe *p = NULL;
+    struct sl_probe *p = NULL;
     int rc = SL_EXIT_OK;
     sets[1].rows = sl_config_options(&sets[1].n);
     enum sl_code c = sl_options_parse(sets, 2, SL_CMD_PROBE, argc, argv, &args, &err);
