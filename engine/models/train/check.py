@@ -1,6 +1,9 @@
 """Checks the trainer's model against a plain reference, token by token and with torch's own gradients:
-outputs of a whole pass and of one in two parts, and the gradient of every parameter.  Exits 1 if they differ."""
+outputs of a whole pass and of one in two parts, and the gradient of every parameter; and that the
+conversations hold no held-out name.  Exits 1 if something is not as it should be."""
 import os
+import random
+import re
 import sys
 
 os.environ['SLATE_BF16'] = '0'
@@ -8,6 +11,7 @@ os.environ['SLATE_BF16'] = '0'
 import torch
 import torch.nn.functional as F
 
+from dialogue import BUSY, HELD_OUT, Dialogue
 from rwkv7 import RWKV7
 
 L, C, N, V = 3, 64, 32, 64
@@ -54,6 +58,12 @@ def reference(z, ids):
     return torch.stack(out)
 
 
+def held_out_names():
+    """Those that 200 conversations hold."""
+    text = ''.join(t for seed in range(200) for t, _ in Dialogue(random.Random(seed), BUSY, noise=True).run(4000)).lower()
+    return [n for n in HELD_OUT if re.search(r'\b' + n.lower() + r'\b', text)]
+
+
 def main():
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -72,7 +82,9 @@ def main():
     off = [((p.grad - g).abs().max() / (g.abs().max() + 1e-9)).item() for p, g in zip(m.parameters(), grads) if g is not None]
     figures = (whole[0] - want).abs().max().item(), (parts[0] - want).abs().max().item(), max(off)
     print('logits differ by %.1e, in two parts by %.1e; gradients by %.1e of their largest' % figures)
-    return int(not max(figures) < 1e-4)
+    names = held_out_names()
+    print('held-out names in the conversations:', names or 'none')
+    return int(bool(names) or not max(figures) < 1e-4)
 
 
 if __name__ == '__main__':

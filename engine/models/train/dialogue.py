@@ -17,6 +17,9 @@ MIXED = dict(tell=4, ask=4, fix=1.5, unknown=1.9, small=4, skill=0.8, rev=0.4, l
 SPARSE = dict(tell=1.5, ask=1.5, fix=0.8, unknown=1, small=9, skill=1.2, rev=0.2, list=0.2, quiz=0.7, far=0.9)
 
 
+BOARD = dict(tell=5, ask=7, small=0.7, quiz=0.5, far=0.5)       # the whiteboard's: nothing but recall
+PLAIN = [i for i, f in enumerate(FAMS) if f['kind'] in ('myfav', 'petname', 'relname', 'relcity', 'reljob', 'objcol', 'objloc')]
+
 # Facts that are also corrected by saying the new one as if it were the first.
 PLAINLY = ('myname', 'myage', 'mycity', 'myjob', 'objloc', 'objcol', 'code', 'meeting')
 
@@ -46,9 +49,12 @@ class World:
 
 
 class Dialogue:
-    def __init__(self, rng, plan, novel=0.25, real=0.45, noise=False, sentences=()):
+    def __init__(self, rng, plan, novel=0.25, real=0.45, noise=False, sentences=(), plain=False):
         """noise: some users type in lower case, without final punctuation or with a lead-in word;
-        sentences: plain sentences that some turns throw in, answered by a general remark."""
+        sentences: plain sentences that some turns throw in, answered by a general remark;
+        plain: only the families PLAIN, said in two ways each."""
+        self.families = PLAIN if plain else range(len(FAMS))
+        self.weights, self.ways = [WEIGHTS[i] for i in self.families], 2 if plain else None
         low = noise and rng.random() < 0.25
         self.nopunct, self.lead = noise and (low or rng.random() < 0.25), noise and rng.random() < 0.3
         self.r, self.w, self.plan, self.sentences = rng, World(rng, novel, real, low), plan, sentences
@@ -84,8 +90,13 @@ class Dialogue:
 
     def draw(self):
         """A family and a subject."""
-        fi = self.r.choices(range(len(FAMS)), WEIGHTS)[0]
+        fi = self.r.choices(self.families, self.weights)[0]
         return fi, FAMS[fi]['subj'](self.w)
+
+    def say(self, key, way, value=''):
+        """One of the ways to tell, ask, fix … a fact."""
+        f = FAMS[key[0]]
+        return fill(self.r.choice(f[way][:self.ways]), key[1], value)
 
     def new_key(self):
         for _ in range(20):
@@ -97,7 +108,7 @@ class Dialogue:
         """The sentence that states a fresh value of a fact, and that value."""
         f, s = FAMS[key[0]], key[1]
         v = self.w.cased(f['val'](self.w, s))
-        return fill(self.r.choice(f[ways]), s, v), v
+        return self.say(key, ways, v), v
 
     def tell(self, key=None, fix=False, bare=0.45):
         r = self.r
@@ -111,14 +122,14 @@ class Dialogue:
         if not fix and r.random() < 0.15:
             return self.tell_more(key, t, v)
         self.user(t)
-        f, s, x = FAMS[key[0]], key[1], r.random()
+        x = r.random()
         if x < bare:
             self.bot(r.choice(OKAY))
         elif x < bare + 0.35:
-            a = fill(r.choice(f['ack']), s, v)
+            a = self.say(key, 'ack', v)
             self.bot(a if self.w.low else a[0].upper() + a[1:])
         else:
-            self.bot(('Okay, ' if not fix else 'Okay, now ') + lower_start(fill(r.choice(f['ans']), s, v)))
+            self.bot(('Okay, ' if not fix else 'Okay, now ') + lower_start(self.say(key, 'ans', v)))
         self.know(key, v)
         if fix and key not in self.fixed:
             self.fixed.append(key)
@@ -139,7 +150,7 @@ class Dialogue:
 
     def ask(self, key):
         f, s = FAMS[key[0]], key[1]
-        self.user(fill(self.r.choice(f['ask']), s, ''))
+        self.user(self.say(key, 'ask'))
         self.answer(*split_value(self.r.choice(f['ans']), s, self.told[key]))
         self.last[key] = self.chars
 
@@ -160,7 +171,7 @@ class Dialogue:
         known += [k for k in self.r.sample(self.fixed, min(2, len(self.fixed))) if k not in known]
         self.r.shuffle(known)
         for k in known:
-            if self.r.random() < 0.22:
+            if 'unknown' in self.plan and self.r.random() < 0.22:
                 self.ask_unknown()
             self.ask(k)
 
@@ -174,9 +185,8 @@ class Dialogue:
                 continue
             if FAMS[key[0]]['kind'] in ('relname', 'petname') and key[1] in [k[1] for k in self.known() if k[0] == key[0]]:
                 continue
-            f = FAMS[key[0]]
-            self.user(fill(self.r.choice(f['ask']), key[1], ''))
-            self.add(' ' + fill(self.r.choice(f['no']), key[1], ''), 'v')
+            self.user(self.say(key, 'ask'))
+            self.add(' ' + self.say(key, 'no'), 'v')
             return self.add('\n\n', 'a')
 
     def reverse(self):

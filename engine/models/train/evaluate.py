@@ -43,14 +43,13 @@ class Case:
     """One conversation, as pieces of text: before() once, then filler(n) and question() in turn."""
     def __init__(self, row, seed, tokens):
         self.row, self.tokens, self.r = row, tokens, random.Random(f'{row} {seed}')
-        self.d = Dialogue(self.r, MIXED, novel=0.0, real=0.0)
+        self.d = Dialogue(self.r, MIXED, novel=0.0, real=0.0, plain=row in ('alone', 'facts'))
         self.old = None
         if row not in ('alone', 'facts'):
             self.d.run(400)
         self.key = self.choose()
-        f, s = FAMS[self.key[0]], self.key[1]
         self.value = self.draw_value()
-        self.text = fill(self.r.choice(f['tell']), s, self.value)
+        self.text = self.d.say(self.key, 'tell', self.value)
 
     def choose(self):
         while True:
@@ -74,7 +73,7 @@ class Case:
             self.old = self.value
             while self.value == self.old:
                 self.value = self.draw_value()
-            text += self.filler(64) + turn(fill(self.r.choice(FAMS[self.key[0]]['fix']), self.key[1], self.value), 'Okay.')
+            text += self.filler(64) + turn(self.d.say(self.key, 'fix', self.value), 'Okay.')
         return text
 
     def filler(self, n):
@@ -110,7 +109,7 @@ class Case:
         return text
 
     def question(self):
-        return turn(fill(self.r.choice(FAMS[self.key[0]]['ask']), self.key[1], ''))
+        return turn(self.d.say(self.key, 'ask'))
 
     def judge(self, answer):
         """-> right, old value given"""
