@@ -1,6 +1,6 @@
-/* fla_config_test.c: settings and tensors of flash-linear-attention's models that do not fit: each
- * absurd, contradictory or unknown setting, each tensor absent, of a wrong shape, or one too many,
- * is refused by name. What is absent means what the library's classes mean by it. */
+/* fla_config_test.c: settings of flash-linear-attention's models that do not fit: each absurd,
+ * contradictory or unknown one is refused by name. What is absent means what the library's classes
+ * mean by it. (Tensors that do not fit: rules_input_test.c.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -264,55 +264,6 @@ static enum sl_code open_list(const struct rule *r, const struct seeded *s, stru
     return c;
 }
 
-static void test_tensors(void **unused)
-{
-    (void)unused;
-    for (const struct rule *r = rules; r->title; r++) {
-        if (!r->settings)
-            continue;
-        struct seeded s;
-        struct sl_error err;
-        r->list(&s);
-        size_t n = s.n, n_named = 0;
-        seeded_done(&s);
-        for (size_t i = 0; i < n; i++) {
-            char name[64];
-            r->list(&s);
-            memcpy(name, s.v[i].name, sizeof name);
-            seeded_drop(&s, name);
-            enum sl_code c = open_list(r, &s, &err);
-            if (c != SL_E_MODEL_INVALID || !strstr(err.message, "m/model.safetensors: tensor "))
-                fail_msg("%s without %s: %s: %s", r->title, name, sl_code_name(c), err.message);
-            n_named += strstr(err.message, name) != NULL;
-            seeded_done(&s);
-            r->list(&s);
-            for (unsigned a = 0; a < s.v[i].rank; a++) {
-                s.v[i].shape[a]++;
-                c = open_list(r, &s, &err);
-                if (c != SL_E_MODEL_INVALID)
-                    fail_msg("%s, %s axis %u: %s", r->title, name, a, sl_code_name(c));
-                s.v[i].shape[a]--;
-            }
-            s.v[i].plant_at = 0;
-            s.v[i].plant = NAN;
-            c = open_list(r, &s, &err);
-            if (c != SL_E_MODEL_INVALID || !strstr(err.message, "NaN") ||
-                !strstr(err.message, name))
-                fail_msg("%s, NaN in %s: %s: %s", r->title, name, sl_code_name(c), err.message);
-            seeded_done(&s);
-        }
-        /* (One of two vectors may be told by the other's name: x_x, tied maps.) */
-        assert_true(n_named + 4 >= n);
-        r->list(&s);
-        struct seeded_tensor *t =
-            seeded_add(&s, SL_DTYPE_F32, 1, (size_t[]){3}, 0, 1, "model.layers.0.attn.surplus");
-        assert_non_null(t);
-        assert_int_equal(open_list(r, &s, &err), SL_E_MODEL_INVALID);
-        assert_non_null(strstr(err.message, "model.layers.0.attn.surplus"));
-        seeded_done(&s);
-    }
-}
-
 /* A tied head may be in the file all the same, and does not count. */
 static void test_tied(void **unused)
 {
@@ -442,10 +393,9 @@ static void test_no_memory(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_settings),  cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_tensors),       cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_authors_mamba), cmocka_unit_test(test_model_type),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bad_settings), cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_tied),         cmocka_unit_test(test_authors_mamba),
+        cmocka_unit_test(test_model_type),   cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("fla_config", tests, NULL, NULL);
 }
