@@ -18,7 +18,6 @@
 #include <time.h>
 #include <unistd.h>
 
-
 #include "engine/base/mem.h"
 #include "engine/turn.h"
 
@@ -271,8 +270,7 @@ enum sl_code sl_engine_open(struct sl_engine **ret, const struct sl_model *model
     sl_batch_init(&e->batch, rows);
     enum sl_code c = make_lists(e, running, err);
     if (!c)
-        c = sl_workers_open(&e->workers, opt->n_threads ? opt->n_threads : sl_processors(),
-                            err);
+        c = sl_workers_open(&e->workers, opt->n_threads ? opt->n_threads : sl_processors(), err);
     if (!c)
         c = sl_forward_open(&e->forward, model, e->workers, rows, running, err);
     if (!c)

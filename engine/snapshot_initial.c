@@ -10,6 +10,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model_priv.h"
 #include "engine/snapshot_priv.h"
 
 struct initial {
@@ -105,10 +106,9 @@ static enum sl_code prepare(struct initial *in, const void *data, size_t n,
 {
     const struct sl_model_info *mi = sl_model_info(in->m);
     for (size_t i = 0; i < mi->n_layers; i++)
-        if (!matrix_of(in->m, i))
+        if (!in->m->mixer->tuned || !matrix_of(in->m, i))
             return sl_fail(in->err, SL_E_UNSUPPORTED,
-                           "%.160s: a %s model's memory is no square matrix per head; state-tuned "
-                           "files are of RWKV-5, 6 and 7",
+                           "%.160s: state-tuned files are of RWKV-5, 6 and 7, and the model is %s",
                            in->name, mi->arch);
     enum sl_code c = sl_tensors_open_memory(ret_file, data, n, in->name, in->err);
     if (c)

@@ -247,6 +247,7 @@ const struct sl_mixer sl_mixer_rwkv5 = {
     .arch = "rwkv5",
     .title = "RWKV-5",
     .block = &sl_block_rwkv4,
+    .tuned = true,
     .layer_bytes = sizeof(struct layer),
     .closed = true,
     .choices = choices,

@@ -295,6 +295,7 @@ const struct sl_mixer sl_mixer_rwkv6 = {
     .arch = "rwkv6",
     .title = "RWKV-6",
     .block = &sl_block_rwkv6,
+    .tuned = true,
     .layer_bytes = sizeof(struct layer),
     .closed = true,
     .config = config,

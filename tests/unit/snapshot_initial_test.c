@@ -15,6 +15,7 @@
 #include "engine/forward.h"
 #include "tests/support/bytes.h"
 #include "tests/support/checkpoint.h"
+#include "tests/support/rules.h"
 #include "tests/support/runner.h"
 #include "tests/support/snapshots.h"
 
@@ -275,12 +276,34 @@ static int tear_down(void **arg)
     return 0;
 }
 
+/* Whatever the matrix's shape, it is one of RWKV-5 to 7 or nothing. */
+static void test_other_rules(void **unused)
+{
+    (void)unused;
+    struct made made = {SL_DTYPE_F32, "[2,8,8]", 0, LAYERS, ""};
+    for (const struct rule *r = rules; r->title; r++) {
+        struct sl_error err = {0};
+        bool rwkv = strstr(r->arch, "rwkv") && strcmp(r->arch, "rwkv4") != 0;
+        struct sl_model *m = rule_open(r, NULL);
+        void *state = runner_state(m);
+        struct bytes b = make(&made);
+        enum sl_code c = sl_initial_state_read(m, b.p, b.n, "tuned.pth", state, &err);
+        assert_true(rwkv == (c != SL_E_UNSUPPORTED));
+        if (!rwkv)
+            assert_non_null(strstr(err.message, r->arch));
+        bytes_done(&b);
+        sl_free(state);
+        sl_model_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_types),      cmocka_unit_test(test_checkpoint),
-        cmocka_unit_test(test_it_is_used), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_other_rules), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_checkpoint),  cmocka_unit_test(test_it_is_used),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
