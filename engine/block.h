@@ -11,9 +11,11 @@
 /* Before the first layer and after the last. */
 struct sl_ends {
     struct sl_embedding embedding;
+    const float *positions; /* [config.max_tokens][d_model], added to the embedded row; or NULL */
     struct sl_norm norm_in; /* on the embedded row; w NULL: none */
     struct sl_norm norm_out;
     struct sl_matrix head;
+    const float *head_bias; /* NULL: none */
 };
 
 struct sl_block {
@@ -28,6 +30,7 @@ struct sl_block {
 };
 
 extern const struct sl_block sl_block_rwkv4, sl_block_rwkv6, sl_block_rwkv7;
+extern const struct sl_block sl_block_performer;
 extern const struct sl_block sl_block_fla, sl_block_mamba;
 
 #endif

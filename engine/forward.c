@@ -119,6 +119,13 @@ void sl_forward_close(struct sl_forward *f)
 /* --- a step -------------------------------------------------------------------------------------
  */
 
+/* Tokens that a state can still consume, of a model that has an end. */
+static size_t room_of(const struct sl_model *m, const void *state)
+{
+    const struct sl_state_header *h = state;
+    return h->tokens_seen < m->info.max_tokens ? m->info.max_tokens - h->tokens_seen : 0;
+}
+
 /* Segments -> spans, rows, and the list of rows whose logits are asked for. */
 static void plan(struct sl_forward *f, const struct sl_segment *segments, size_t n)
 {
@@ -128,6 +135,8 @@ static void plan(struct sl_forward *f, const struct sl_segment *segments, size_t
     for (size_t s = 0; s < n; s++) {
         const struct sl_segment *g = &segments[s];
         assert(g->n_tokens >= 1 && g->n_tokens <= f->max_rows - row);
+        assert(!f->m->info.max_tokens ||
+               room_of(f->m, g->state) >= g->n_tokens); /* the turn has seen to it */
         assert(g->n_logits <= g->n_tokens && (g->logits || g->n_logits == 0));
         assert((uintptr_t)g->state % SL_ALIGN == 0 && (uintptr_t)g->logits % SL_ALIGN == 0);
         f->spans[s] = (struct sl_span){g->state, row, g->n_tokens};
@@ -157,17 +166,29 @@ static void place(struct sl_forward *f)
     p->scratch = p->carry + p->n_rows * f->m->carry_floats;
 }
 
+/* How many tokens the row's session had consumed before it. The counters are those of the step's
+ * beginning until all layers are done. */
+static size_t position_of(const struct sl_pass *p, size_t row)
+{
+    const struct sl_span *span = &p->spans[p->row_span[row]];
+    const struct sl_state_header *h = (const void *)span->state;
+    return h->tokens_seen + (row - span->row);
+}
+
 static void embed_part(void *arg, size_t part, size_t n_parts)
 {
     const struct sl_forward *f = arg;
     const struct sl_pass *p = &f->pass;
     const struct sl_embedding *e = &f->m->ends.embedding;
     const struct sl_norm *norm = &f->m->ends.norm_in;
+    const float *positions = f->m->ends.positions;
     size_t begin, end, row_bytes = p->d_model * sl_dtype_size(e->type);
     sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
     for (size_t r = begin; r < end; r++) {
         float *x = p->x + r * p->ld;
         sl_widen(x, e->rows + f->tokens[r] * row_bytes, e->type, p->d_model);
+        if (positions)
+            p->k->vadd(x, x, positions + position_of(p, r) * p->d_model, p->d_model);
         if (norm->w)
             sl_norm_row(p->k, norm, x, x, p->d_model);
     }
@@ -200,8 +221,13 @@ static void head_part(void *arg, size_t part, size_t n_parts)
         const char *panels =
             (const char *)w->panels + b * sl_pack_bytes(w->type, SL_PANEL, w->n_in);
         p->k->matmul(tile, ld, p->xn, p->ld, f->n_asked, panels, w->type, w->n_in, 0, e - b);
-        for (size_t i = 0; i < f->n_asked; i++)
-            memcpy(f->logits[i] + b * SL_PANEL, tile + i * ld, ld * sizeof *tile);
+        for (size_t i = 0; i < f->n_asked; i++) {
+            float *to = f->logits[i] + b * SL_PANEL;
+            if (f->m->ends.head_bias)
+                p->k->vadd(to, tile + i * ld, f->m->ends.head_bias + b * SL_PANEL, ld);
+            else
+                memcpy(to, tile + i * ld, ld * sizeof *tile);
+        }
     }
 }
 

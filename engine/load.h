@@ -27,16 +27,18 @@ enum {
     SL_HEAD_SIZE_MAX = 4096,
     SL_RANK_MAX = 65536, /* of a low-rank pair */
     SL_TAPS_MAX = 64,    /* of a short convolution */
-    SL_VOCAB_MAX = 1 << 24
+    SL_VOCAB_MAX = 1 << 24,
+    SL_POSITIONS_MAX = 1 << 24
 };
 
 /* What mixer, block and ends must agree on. */
 struct sl_config {
     size_t n_layers, d_model, n_heads, head_size, d_ffn, vocab_size;
-    float norm_eps;  /* of the block's norms; 0: the block's own constant */
-    bool tied;       /* the head is the embedding */
-    bool bare;       /* the block's norms have no biases */
-    bool no_norm_in; /* there is no norm on the embedding */
+    float norm_eps;    /* of the block's norms; 0: the block's own constant */
+    bool tied;         /* the head is the embedding */
+    size_t max_tokens; /* positions that the model has; 0: it has no end */
+    bool bare;         /* the block's norms have no biases */
+    bool no_norm_in;   /* there is no norm on the embedding */
 };
 
 /* A name that a loader asks for, and the one that a family of files has instead. One '*' stands for
@@ -129,6 +131,10 @@ size_t sl_load_count_layers(struct sl_load *l, const char *prefix);
 
 /* A tensor that files may have and that changes nothing: no error that it is not used. */
 void sl_load_ignore(struct sl_load *l, const char *fmt, ...) SL_PRINTF(2, 3);
+
+/* Tensors that a file has twice, as `prefix`X and as `of`X: the first ones must be of the type, the
+ * shape and the values of the second ones, an error otherwise, and are used by nobody then. */
+void sl_load_twins(struct sl_load *l, const char *prefix, const char *of);
 
 /* F32 values: a vector of n, or a grid of rows × cols, row-major. */
 void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *fmt, ...)

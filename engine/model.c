@@ -87,6 +87,7 @@ static void describe(struct sl_model *m, const struct sl_load *l, const struct s
         .head_size = c->head_size,
         .d_ffn = c->d_ffn,
         .vocab_size = c->vocab_size,
+        .max_tokens = c->max_tokens,
         .weights = got->weights,
         .n_params = got->n_params,
         .n_unused = got->n_unused,

@@ -134,7 +134,7 @@ void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
 struct add_job {
     const struct sl_pass *p;
     struct sl_product product;
-    const float *gate;
+    const float *gate, *bias; /* at most one of them */
 };
 
 static void add_tile(const void *arg, const struct sl_tile *t)
@@ -144,11 +144,13 @@ static void add_tile(const void *arg, const struct sl_tile *t)
     size_t n = t->col_end - t->col;
     for (size_t r = t->row; r < t->row_end; r++) {
         size_t at = r * j->p->ld + t->col;
-        float *x = j->p->x + at;
+        float *x = j->p->x + at, *y = j->product.y + at;
+        if (j->bias)
+            k->vadd(y, y, j->bias + t->col, n);
         if (j->gate)
-            k->vfma(x, j->gate + at, j->product.y + at, x, n);
+            k->vfma(x, j->gate + at, y, x, n);
         else
-            k->vadd(x, x, j->product.y + at, n);
+            k->vadd(x, x, y, n);
     }
 }
 
@@ -158,15 +160,27 @@ static void add_part(void *arg, size_t part, size_t n_parts)
     sl_pass_products(j->p, &j->product, 1, j, part, n_parts);
 }
 
+static void add(const struct sl_pass *p, const struct sl_matrix *w, const float *x, size_t ldx,
+                const float *gate, const float *bias, float *y)
+{
+    struct add_job j = {p, {w, x, ldx, y, p->ld, add_tile}, gate, bias};
+    sl_workers_run(p->workers, add_part, &j);
+}
+
 void sl_pass_add_gated(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
                        size_t ldx, const float *gate, float *y)
 {
-    struct add_job j = {p, {w, x, ldx, y, p->ld, add_tile}, gate};
-    sl_workers_run(p->workers, add_part, &j);
+    add(p, w, x, ldx, gate, NULL, y);
+}
+
+void sl_pass_add_biased(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
+                        size_t ldx, const float *bias, float *y)
+{
+    add(p, w, x, ldx, NULL, bias, y);
 }
 
 void sl_pass_add_product(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
                          size_t ldx, float *y)
 {
-    sl_pass_add_gated(p, w, x, ldx, NULL, y);
+    add(p, w, x, ldx, NULL, NULL, y);
 }

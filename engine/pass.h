@@ -127,4 +127,8 @@ void sl_pass_add_product(const struct sl_pass *p, const struct sl_matrix *w, con
 void sl_pass_add_gated(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
                        size_t ldx, const float *gate, float *y);
 
+/* The same with x += W·x + bias; bias NULL: without. */
+void sl_pass_add_biased(const struct sl_pass *p, const struct sl_matrix *w, const float *x,
+                        size_t ldx, const float *bias, float *y);
+
 #endif

@@ -366,6 +366,21 @@ static enum sl_code take_state(const struct sl_model *m, const struct sl_tensors
     return c;
 }
 
+/* A counter beyond a model's last position is of no session of it. */
+static enum sl_code check_counter(const struct sl_model *m, const struct sl_tensors *t,
+                                  struct sl_error *err)
+{
+    uint64_t seen;
+    size_t max = sl_model_info(m)->max_tokens;
+    memcpy(&seen, sl_tensors_find(t, SL_SNAPSHOT_COUNTER)->data, sizeof seen);
+    if (!max || seen <= max)
+        return SL_OK;
+    return CORRUPT(err,
+                   "the snapshot's tensor \"" SL_SNAPSHOT_COUNTER "\" holds %" PRIu64
+                   "; this model has %zu positions",
+                   seen, max);
+}
+
 /* --- all of it --- */
 
 enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenizer *t,
@@ -391,6 +406,8 @@ enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenize
         c = compare(m, t, f, &info, err);
     if (!c)
         c = check_tensors(m, f, &info.dtype, err);
+    if (!c)
+        c = check_counter(m, f, err);
     if (!c)
         c = sl_snapshot_take_texts(f, &info, &arch, err);
     if (!c)

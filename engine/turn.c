@@ -173,6 +173,23 @@ static void fail(struct sl_turn *t, enum sl_code c, int64_t now_us)
     t->result.code = c;
 }
 
+/* Where the model has an end: the prompt must fit, and what is generated ends with it. The last
+ * token that is generated is not fed. */
+static enum sl_code find_room(struct sl_turn *t, const struct sl_turn_env *env)
+{
+    const struct sl_state_header *h = t->states.live;
+    size_t max = sl_model_info(env->model)->max_tokens;
+    t->room = SIZE_MAX;
+    if (!max)
+        return SL_OK;
+    t->room = h->tokens_seen < max ? max - h->tokens_seen : 0;
+    if (prompt_end(t) > t->room)
+        return SL_E_CONTEXT_EXCEEDED;
+    if (t->spec.max_tokens > t->room - prompt_end(t) + 1)
+        t->spec.max_tokens = t->room - prompt_end(t) + 1;
+    return SL_OK;
+}
+
 void sl_turn_begin(struct sl_turn *t, const struct sl_turn_env *env, struct sl_sampler *sampler,
                    float *logits, int64_t now_us)
 {
@@ -184,7 +201,10 @@ void sl_turn_begin(struct sl_turn *t, const struct sl_turn_env *env, struct sl_s
     for (size_t i = 0; i < t->spec.n_generated; i++)
         sl_sampler_accept(sampler, t->spec.generated[i]);
     t->phase = SL_TURN_PREFILL;
-    if (prompt_end(t) == 0) {
+    enum sl_code c = find_room(t, env);
+    if (c) {
+        fail(t, c, now_us);
+    } else if (prompt_end(t) == 0) {
         t->prefilled_us = now_us;
         finish(t, SL_FINISH_LENGTH, true, now_us);
     }
@@ -283,6 +303,10 @@ void sl_turn_choose(struct sl_turn *t, size_t take)
 static void cut(struct sl_turn *t, const struct sl_turn_env *env, enum sl_finish reason,
                 size_t n_keep, size_t head_begin, int64_t now_us)
 {
+    if (n_keep - 1 > t->room) { /* a divided token's head has more tokens than it */
+        fail(t, SL_E_CONTEXT_EXCEEDED, now_us);
+        return;
+    }
     bool head_logprobs = t->logprobs && head_begin < n_keep;
     bool at_rest = t->fed == n_keep - 1 && t->fed <= head_begin; /* nothing of a head was fed as
                                                                     another token */

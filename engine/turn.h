@@ -78,6 +78,7 @@ struct sl_turn {
     size_t fed;
     size_t shadow_fed;
     bool shadow_taken; /* else the base is the shadow, and shadow_fed is 0 */
+    size_t room;       /* tokens that can be fed from the base on; SIZE_MAX: without end */
     size_t head_begin; /* REPLAY: where in seq the tokens of a divided token's head begin */
 
     struct sl_sampler *sampler; /* lent by the engine while it runs */

@@ -30,9 +30,8 @@ static const struct sl_option options[] = {
      "All give the same bits.",
      ALL},
     {"rule", SL_OPTION_STRING, AT(rule), NULL, 0, 0, NULL, "NAME=VALUE,...",
-     "What the model's file does not say of its memory rule. RWKV-5: ln_x_eps=64e-5|1e-5. The "
-     "first "
-     "value is the default.",
+     "What the model's file does not say of its memory rule. Performer: kernel=softmax|relu, "
+     "stabiliser=max|none. RWKV-5: ln_x_eps=64e-5|1e-5. First values are the defaults.",
      ALL},
     {"numerics", SL_OPTION_CHOICE, AT(numerics), "exact", 0, 0, "exact|fast", NULL,
      "exact: the same bits alone and in a batch, for any batch, chunk and thread count. fast: "

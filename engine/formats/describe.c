@@ -71,6 +71,7 @@ static const struct kind kinds[] = {
      "Performer (FAVOR+)",
      {"performer.net.layers.0.0.fn.fast_attention.projection_matrix"},
      {0}},
+    {"performer", "Performer (FAVOR+)", {"performer.net.layers.0.0.fn.to_q.weight"}, {0}},
     /* what people have and try */
     {NULL,
      "a mixture-of-experts transformer",

@@ -110,6 +110,33 @@ static inline __m256 elu1_8(__m256 x)
     return _mm256_blendv_ps(exp8(x), _mm256_add_ps(x, _mm256_set1_ps(1)), above);
 }
 
+static inline __m256 gelu8(__m256 x)
+{
+    const __m256 one = _mm256_set1_ps(1), sign = _mm256_set1_ps(-0.0F);
+    __m256 t = _mm256_mul_ps(_mm256_andnot_ps(sign, x), _mm256_set1_ps(SL_GELU_SQRT_HALF));
+    __m256 z = _mm256_mul_ps(t, t);
+    __m256 p = fma8(_mm256_set1_ps(SL_GELU_P6), z, _mm256_set1_ps(SL_GELU_P5));
+    p = fma8(p, z, _mm256_set1_ps(SL_GELU_P4));
+    p = fma8(p, z, _mm256_set1_ps(SL_GELU_P3));
+    p = fma8(p, z, _mm256_set1_ps(SL_GELU_P2));
+    p = fma8(p, z, _mm256_set1_ps(SL_GELU_P1));
+    p = fma8(p, z, _mm256_set1_ps(SL_GELU_P0));
+    __m256 small = _mm256_fnmadd_ps(t, p, one);
+    __m256 u = _mm256_min_ps(_mm256_set1_ps(SL_GELU_FAR), t); /* NaN stays */
+    __m256 q = fma8(_mm256_set1_ps(SL_GELU_Q7), u, _mm256_set1_ps(SL_GELU_Q6));
+    q = fma8(q, u, _mm256_set1_ps(SL_GELU_Q5));
+    q = fma8(q, u, _mm256_set1_ps(SL_GELU_Q4));
+    q = fma8(q, u, _mm256_set1_ps(SL_GELU_Q3));
+    q = fma8(q, u, _mm256_set1_ps(SL_GELU_Q2));
+    q = fma8(q, u, _mm256_set1_ps(SL_GELU_Q1));
+    q = fma8(q, u, _mm256_set1_ps(SL_GELU_Q0));
+    __m256 large = exp8(_mm256_xor_ps(_mm256_add_ps(z, q), sign));
+    __m256 is_small = _mm256_cmp_ps(t, _mm256_set1_ps(SL_GELU_SMALL), _CMP_LT_OQ);
+    __m256 half = _mm256_mul_ps(_mm256_blendv_ps(large, small, is_small), _mm256_set1_ps(0.5F));
+    __m256 below = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ);
+    return _mm256_mul_ps(x, _mm256_blendv_ps(_mm256_sub_ps(one, half), half, below));
+}
+
 /* y = f(x), in whole registers, then in the first lanes of one. */
 #define MAP1(f)                                                                                    \
     size_t i = 0;                                                                                  \
@@ -176,6 +203,11 @@ static void velu1(float *y, const float *x, size_t n)
 static void vrelu(float *y, const float *x, size_t n)
 {
     MAP1(relu8)
+}
+
+static void vgelu(float *y, const float *x, size_t n)
+{
+    MAP1(gelu8)
 }
 
 static void vrelu2(float *y, const float *x, size_t n)
@@ -516,6 +548,7 @@ const struct sl_kernels sl_kernels_avx2 = {
     .velu1 = velu1,
     .vrelu = vrelu,
     .vrelu2 = vrelu2,
+    .vgelu = vgelu,
     .vadd = vadd,
     .vmul = vmul,
     .vfma = vfma,

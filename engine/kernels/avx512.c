@@ -117,6 +117,33 @@ static inline __m512 elu1_16(__m512 x)
     return _mm512_mask_add_ps(exp16(x), above, x, _mm512_set1_ps(1));
 }
 
+static inline __m512 gelu16(__m512 x)
+{
+    const __m512 one = _mm512_set1_ps(1);
+    __m512 t = _mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(SL_GELU_SQRT_HALF));
+    __m512 z = _mm512_mul_ps(t, t);
+    __m512 p = fma16(_mm512_set1_ps(SL_GELU_P6), z, _mm512_set1_ps(SL_GELU_P5));
+    p = fma16(p, z, _mm512_set1_ps(SL_GELU_P4));
+    p = fma16(p, z, _mm512_set1_ps(SL_GELU_P3));
+    p = fma16(p, z, _mm512_set1_ps(SL_GELU_P2));
+    p = fma16(p, z, _mm512_set1_ps(SL_GELU_P1));
+    p = fma16(p, z, _mm512_set1_ps(SL_GELU_P0));
+    __m512 small = _mm512_fnmadd_ps(t, p, one);
+    __m512 u = _mm512_min_ps(_mm512_set1_ps(SL_GELU_FAR), t); /* NaN stays */
+    __m512 q = fma16(_mm512_set1_ps(SL_GELU_Q7), u, _mm512_set1_ps(SL_GELU_Q6));
+    q = fma16(q, u, _mm512_set1_ps(SL_GELU_Q5));
+    q = fma16(q, u, _mm512_set1_ps(SL_GELU_Q4));
+    q = fma16(q, u, _mm512_set1_ps(SL_GELU_Q3));
+    q = fma16(q, u, _mm512_set1_ps(SL_GELU_Q2));
+    q = fma16(q, u, _mm512_set1_ps(SL_GELU_Q1));
+    q = fma16(q, u, _mm512_set1_ps(SL_GELU_Q0));
+    __m512 large = exp16(xor16(_mm512_add_ps(z, q), _mm512_set1_ps(-0.0F)));
+    __mmask16 is_small = _mm512_cmp_ps_mask(t, _mm512_set1_ps(SL_GELU_SMALL), _CMP_LT_OQ);
+    __m512 half = _mm512_mul_ps(_mm512_mask_blend_ps(is_small, large, small), _mm512_set1_ps(0.5F));
+    __mmask16 below = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+    return _mm512_mul_ps(x, _mm512_mask_blend_ps(below, _mm512_sub_ps(one, half), half));
+}
+
 /* y = f(x), register by register, the last one in part. */
 #define MAP1(f)                                                                                    \
     for (size_t i = 0; i < n; i += LANES) {                                                        \
@@ -172,6 +199,11 @@ static void velu1(float *y, const float *x, size_t n)
 static void vrelu(float *y, const float *x, size_t n)
 {
     MAP1(relu16)
+}
+
+static void vgelu(float *y, const float *x, size_t n)
+{
+    MAP1(gelu16)
 }
 
 static void vrelu2(float *y, const float *x, size_t n)
@@ -469,6 +501,7 @@ const struct sl_kernels sl_kernels_avx512 = {
     .velu1 = velu1,
     .vrelu = vrelu,
     .vrelu2 = vrelu2,
+    .vgelu = vgelu,
     .vadd = vadd,
     .vmul = vmul,
     .vfma = vfma,

@@ -65,6 +65,7 @@ struct sl_kernels {
     void (*vsoftplus)(float *y, const float *x, size_t n); /* ln(1 + exp(x)) */
     void (*velu1)(float *y, const float *x, size_t n);     /* elu(x) + 1: x > 0 ? x + 1 : exp(x) */
     void (*vrelu)(float *y, const float *x, size_t n);     /* max(x, 0) */
+    void (*vgelu)(float *y, const float *x, size_t n);     /* x (1 + erf(x/√2)) / 2 */
     void (*vrelu2)(float *y, const float *x, size_t n);    /* max(x, 0)² */
     void (*vadd)(float *y, const float *a, const float *b, size_t n);
     void (*vmul)(float *y, const float *a, const float *b, size_t n);

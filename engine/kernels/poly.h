@@ -45,4 +45,27 @@
 #define SL_LOG1P_Q2 0x1.1ebd0cp-3F
 #define SL_LOG1P_Q3 0x1.1ed7c6p-3F
 
+/* gelu(x) = x·Φ(x), with t = |x|·sqrt(1/2) and h = erfc(t): below SL_GELU_SMALL  fma(-t, P(t²), 1)
+ * in Horner's order with fma (relative error of erf 2^-29), else exp(-(t² + Q(min(t,
+ * SL_GELU_FAR)))) with Q likewise (error 6e-10; beyond FAR, where h is below 2e-10, Q stays as it
+ * is there). Φ = h/2 for x < 0, else 1 - h/2. */
+#define SL_GELU_SQRT_HALF 0x1.6a09e6p-1F
+#define SL_GELU_SMALL 1.0F
+#define SL_GELU_FAR 4.5F
+#define SL_GELU_P0 0x1.20dd74p+0F
+#define SL_GELU_P1 (-0x1.81273ep-2F)
+#define SL_GELU_P2 0x1.ce2cf8p-4F
+#define SL_GELU_P3 (-0x1.b7f90cp-6F)
+#define SL_GELU_P4 0x1.5405b2p-8F
+#define SL_GELU_P5 (-0x1.a3f6fcp-11F)
+#define SL_GELU_P6 0x1.496a28p-14F
+#define SL_GELU_Q0 (-0x1.ff77e8p-18F)
+#define SL_GELU_Q1 0x1.20f6cep+0F
+#define SL_GELU_Q2 (-0x1.7603a8p-2F)
+#define SL_GELU_Q3 0x1.b5acaep-4F
+#define SL_GELU_Q4 (-0x1.8db96ap-6F)
+#define SL_GELU_Q5 0x1.fc966ap-9F
+#define SL_GELU_Q6 (-0x1.8f1efcp-12F)
+#define SL_GELU_Q7 0x1.1cdec6p-16F
+
 #endif

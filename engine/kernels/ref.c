@@ -131,6 +131,32 @@ static float tanh1(float x)
     return sl_f32_from_bits(sl_f32_bits(y) | sign);
 }
 
+static float gelu1(float x)
+{
+    float t = sl_f32_from_bits(sl_f32_bits(x) & 0x7fffffff) * SL_GELU_SQRT_HALF, z = t * t, h;
+    if (t < SL_GELU_SMALL) {
+        float p = fmaf(SL_GELU_P6, z, SL_GELU_P5);
+        p = fmaf(p, z, SL_GELU_P4);
+        p = fmaf(p, z, SL_GELU_P3);
+        p = fmaf(p, z, SL_GELU_P2);
+        p = fmaf(p, z, SL_GELU_P1);
+        p = fmaf(p, z, SL_GELU_P0);
+        h = fmaf(-t, p, 1);
+    } else {
+        float u = SL_GELU_FAR < t ? SL_GELU_FAR : t; /* NaN stays */
+        float q = fmaf(SL_GELU_Q7, u, SL_GELU_Q6);
+        q = fmaf(q, u, SL_GELU_Q5);
+        q = fmaf(q, u, SL_GELU_Q4);
+        q = fmaf(q, u, SL_GELU_Q3);
+        q = fmaf(q, u, SL_GELU_Q2);
+        q = fmaf(q, u, SL_GELU_Q1);
+        q = fmaf(q, u, SL_GELU_Q0);
+        h = exp1(-(z + q));
+    }
+    float half = h * 0.5F;
+    return x * (x < 0 ? half : 1 - half);
+}
+
 static void vexp(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -183,6 +209,12 @@ static void vrelu(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         y[i] = 0 > x[i] ? 0 : x[i]; /* NaN stays */
+}
+
+static void vgelu(float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = gelu1(x[i]);
 }
 
 static void vrelu2(float *y, const float *x, size_t n)
@@ -301,6 +333,7 @@ const struct sl_kernels sl_kernels_ref = {
     .velu1 = velu1,
     .vrelu = vrelu,
     .vrelu2 = vrelu2,
+    .vgelu = vgelu,
     .vadd = vadd,
     .vmul = vmul,
     .vfma = vfma,

@@ -46,6 +46,7 @@ const struct sl_mixer *sl_mixer_find_type(const char *model_type);
 extern const struct sl_mixer *const sl_mixers[];
 
 extern const struct sl_mixer sl_mixer_rwkv4, sl_mixer_rwkv5, sl_mixer_rwkv6, sl_mixer_rwkv7;
+extern const struct sl_mixer sl_mixer_performer;
 extern const struct sl_mixer sl_mixer_linear, sl_mixer_retnet, sl_mixer_gla, sl_mixer_delta_net,
     sl_mixer_gated_delta_net, sl_mixer_mamba2, sl_mixer_fla_rwkv7;
 

@@ -16,6 +16,7 @@ const struct sl_mixer *const sl_mixers[] = {
     &sl_mixer_delta_net,
     &sl_mixer_gated_delta_net,
     &sl_mixer_mamba2,
+    &sl_mixer_performer,
     NULL,
 };
 /* clang-format on */

@@ -33,6 +33,8 @@ struct sl_model_info {
     size_t head_size;
     size_t d_ffn;
     size_t vocab_size;
+    size_t max_tokens;             /* that a session can have consumed: the length of the model's
+                                      position tables; 0: there is no end */
     enum sl_dtype weights;         /* as they are kept */
     uint64_t n_params;             /* elements of the file's tensors that the model uses */
     size_t n_unused;               /* tensors of the file that it does not use */

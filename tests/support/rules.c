@@ -427,6 +427,9 @@ const struct rule rules[] = {
     {"rwkv5.2", "rwkv5", NULL, rules_rwkv5_2, NULL},
     {"rwkv6", "rwkv6", NULL, rules_rwkv6, NULL},
     {"rwkv7", "rwkv7", NULL, rwkv7, NULL},
+    {"performer", "performer", NULL, rules_performer, NULL},
+    {"performer, no stabiliser", "performer", NULL, rules_performer_more, "stabiliser=none"},
+    {"performer, relu", "performer", NULL, rules_performer, "kernel=relu"},
     {0},
 };
 

@@ -11,4 +11,8 @@ void rules_rwkv5_1(struct seeded *s); /* a gate, one decay per head */
 void rules_rwkv5_2(struct seeded *s); /* a gate, decays per channel */
 void rules_rwkv6(struct seeded *s);
 
+/* performer-pytorch's */
+void rules_performer(struct seeded *s);      /* the usual one: with rotary positions */
+void rules_performer_more(struct seeded *s); /* learned positions, biases */
+
 #endif

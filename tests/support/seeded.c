@@ -178,7 +178,7 @@ static float value(uint64_t base, size_t i)
 static void fill(const struct seeded *s, const struct seeded_tensor *t, unsigned char *dst)
 {
     uint64_t base = s->seed;
-    for (const char *c = t->name; *c; c++)
+    for (const char *c = t->values ? t->values : t->name; *c; c++)
         base = mix(base ^ (unsigned char)*c) + 1;
     size_t n = elements(t), last = t->rank ? t->shape[t->rank - 1] : 1;
     for (size_t i = 0; i < n; i++) {

@@ -39,6 +39,7 @@ struct seeded_tensor {
     float ramp;         /* added: -ramp … +ramp along the last axis */
     size_t plant_at;    /* SIZE_MAX: nowhere */
     float plant;        /* a value put there */
+    const char *values; /* the name whose values it has; NULL: its own */
 };
 
 struct seeded {

@@ -213,6 +213,7 @@ VECTOR_FN(vsoftplus, k->vsoftplus(y, in[0], n))
 VECTOR_FN(velu1, k->velu1(y, in[0], n))
 VECTOR_FN(vrelu, k->vrelu(y, in[0], n))
 VECTOR_FN(vrelu2, k->vrelu2(y, in[0], n))
+VECTOR_FN(vgelu, k->vgelu(y, in[0], n))
 VECTOR_FN(vadd, k->vadd(y, in[0], in[1], n))
 VECTOR_FN(vmul, k->vmul(y, in[0], in[1], n))
 VECTOR_FN(vfma, k->vfma(y, in[0], in[1], in[2], n))
@@ -232,16 +233,27 @@ static const struct vector_fn vector_fns[] = {
     {                                                                                              \
 #name, call_##name                                                                         \
     }
-    ROW(vexp),     ROW(vtanh),
-    ROW(vsigmoid), ROW(vrelu2),
-    ROW(vsilu),    ROW(vsoftplus),
-    ROW(velu1),    ROW(vrelu),
-    ROW(vadd),     ROW(vmul),
-    ROW(vfma),     ROW(vscale),
-    ROW(lerp),     ROW(layer_norm),
-    ROW(sum16),    ROW(dot16),
-    ROW(max),      ROW(layer_norm_no_bias),
-    ROW(rms_norm), ROW(rms_norm_no_weight),
+    ROW(vexp),
+    ROW(vgelu),
+    ROW(vtanh),
+    ROW(vsigmoid),
+    ROW(vrelu2),
+    ROW(vsilu),
+    ROW(vsoftplus),
+    ROW(velu1),
+    ROW(vrelu),
+    ROW(vadd),
+    ROW(vmul),
+    ROW(vfma),
+    ROW(vscale),
+    ROW(lerp),
+    ROW(layer_norm),
+    ROW(sum16),
+    ROW(dot16),
+    ROW(max),
+    ROW(layer_norm_no_bias),
+    ROW(rms_norm),
+    ROW(rms_norm_no_weight),
 #undef ROW
 };
 
@@ -297,7 +309,7 @@ static void functions_over_all_floats(void **state)
     (void)state;
     enum { N = 4096, STRIDE = 641 };
     static float x[N], got[N], want[N];
-    static const size_t fns[] = {0, 1, 2, 3, 4, 5, 6, 7}; /* of one operand */
+    static const size_t fns[] = {0, 1, 2, 3, 4, 5, 6, 7, 8}; /* of one operand */
     FOR_TABLES(k)
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += (uint64_t)N * STRIDE) {
         for (size_t i = 0; i < N; i++)
