@@ -1,5 +1,5 @@
 /* fla_slow.c: see fla_slow.h. Rows are tokens; [n][w] arrays are row after row. */
-#include "tests/support/fla_slow.h"
+#include "tests/support/fla_slow_priv.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -9,21 +9,9 @@
 
 #include "engine/kernels/kernels.h"
 
-enum { KEPT_MAX = 4096 };
-
-struct slow_model {
-    const struct sl_tensors *t;
-    size_t n; /* tokens */
-    size_t d;
-    double eps;
-    const char *type;
-    double *kept[KEPT_MAX]; /* all that was allocated */
-    size_t n_kept;
-};
-
 /* --- reading --- */
 
-static double *room(struct slow_model *m, size_t n)
+double *slow_room(struct slow_model *m, size_t n)
 {
     double *p = calloc(n ? n : 1, sizeof *p);
     if (!p || m->n_kept == KEPT_MAX)
@@ -41,8 +29,7 @@ static const struct sl_tensor *find(const struct slow_model *m, const char *fmt,
     return sl_tensors_find(m->t, name);
 }
 
-static bool has(const struct slow_model *m, const char *fmt, ...) SL_PRINTF(2, 3);
-static bool has(const struct slow_model *m, const char *fmt, ...)
+bool slow_has(const struct slow_model *m, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -52,8 +39,7 @@ static bool has(const struct slow_model *m, const char *fmt, ...)
 }
 
 /* A tensor's values; all of them, row-major. */
-static double *get(struct slow_model *m, const char *fmt, ...) SL_PRINTF(2, 3);
-static double *get(struct slow_model *m, const char *fmt, ...)
+double *slow_get(struct slow_model *m, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -63,7 +49,7 @@ static double *get(struct slow_model *m, const char *fmt, ...)
         fprintf(stderr, "fla_slow: no %s\n", fmt);
         abort();
     }
-    double *v = room(m, t->n_elements);
+    double *v = slow_room(m, t->n_elements);
     float x;
     for (size_t i = 0; i < t->n_elements; i++) {
         sl_widen(&x, t->data + i * sl_dtype_size(t->dtype), t->dtype, 1);
@@ -78,12 +64,12 @@ static double number(const struct slow_model *m, const char *key, double absent)
     return s && s->kind == SL_SETTING_NUMBER ? s->number : absent;
 }
 
-static size_t size(const struct slow_model *m, const char *key, size_t absent)
+size_t slow_size(const struct slow_model *m, const char *key, size_t absent)
 {
     return (size_t)number(m, key, (double)absent);
 }
 
-static bool flag(const struct slow_model *m, const char *key, bool absent)
+bool slow_flag(const struct slow_model *m, const char *key, bool absent)
 {
     const struct sl_setting *s = sl_settings_find(m->t->settings, key);
     return s && s->kind == SL_SETTING_BOOL ? s->flag : absent;
@@ -101,7 +87,7 @@ static double silu(double x)
 {
     return x / (1 + exp(-x));
 }
-static double sigmoid(double x)
+double slow_sigmoid(double x)
 {
     return 1 / (1 + exp(-x));
 }
@@ -113,7 +99,7 @@ static double relu(double x)
 {
     return fmax(x, 0);
 }
-static double relu2(double x)
+double slow_relu2(double x)
 {
     return relu(x) * relu(x);
 }
@@ -122,17 +108,16 @@ static double elu1(double x)
     return x > 0 ? x + 1 : exp(x);
 }
 
-static void map(double *x, size_t n, double (*f)(double))
+void slow_map(double *x, size_t n, double (*f)(double))
 {
     for (size_t i = 0; i < n; i++)
         x[i] = f(x[i]);
 }
 
 /* [n][rows] = x Wᵀ */
-static double *times(struct slow_model *m, const double *x, const double *w, size_t rows,
-                     size_t cols)
+double *slow_times(struct slow_model *m, const double *x, const double *w, size_t rows, size_t cols)
 {
-    double *y = room(m, m->n * rows);
+    double *y = slow_room(m, m->n * rows);
     for (size_t t = 0; t < m->n; t++)
         for (size_t r = 0; r < rows; r++)
             for (size_t c = 0; c < cols; c++)
@@ -150,8 +135,8 @@ static void rms(double *y, const double *x, const double *w, size_t n, double ep
         y[i] = x[i] / sqrt(square + eps) * (w ? w[i] : 1);
 }
 
-static void layer_norm(double *y, const double *x, const double *w, const double *b, size_t n,
-                       double eps)
+void slow_layer_norm(double *y, const double *x, const double *w, const double *b, size_t n,
+                     double eps)
 {
     double mean = 0, var = 0;
     for (size_t i = 0; i < n; i++)
@@ -166,7 +151,7 @@ static void layer_norm(double *y, const double *x, const double *w, const double
 static double *convolve(struct slow_model *m, const double *x, const double *w, const double *b,
                         size_t d, size_t taps)
 {
-    double *y = room(m, m->n * d);
+    double *y = slow_room(m, m->n * d);
     for (size_t t = 0; t < m->n; t++)
         for (size_t c = 0; c < d; c++) {
             y[t * d + c] = b ? b[c] : 0;
@@ -176,16 +161,14 @@ static double *convolve(struct slow_model *m, const double *x, const double *w, 
     return y;
 }
 
-#define LAYER "model.layers.%zu.attn."
-
 /* A projection of the normalised rows, through its convolution where there is one. */
 static double *project(struct slow_model *m, const double *x, size_t i, char letter, size_t d,
                        bool convolved)
 {
-    double *y = times(m, x, get(m, LAYER "%c_proj.weight", i, letter), d, m->d);
+    double *y = slow_times(m, x, slow_get(m, LAYER "%c_proj.weight", i, letter), d, m->d);
     if (convolved)
-        y = convolve(m, y, get(m, LAYER "%c_conv1d.weight", i, letter), NULL, d,
-                     size(m, "conv_size", 4));
+        y = convolve(m, y, slow_get(m, LAYER "%c_conv1d.weight", i, letter), NULL, d,
+                     slow_size(m, "conv_size", 4));
     return y;
 }
 
@@ -197,11 +180,11 @@ static double *finish(struct slow_model *m, double *o, const double *x, size_t i
     for (size_t h = 0; h < m->n * heads; h++)
         rms(o + h * d_v, o + h * d_v, w, d_v, m->eps);
     if (gated) {
-        double *g = times(m, x, get(m, LAYER "g_proj.weight", i), d, m->d);
+        double *g = slow_times(m, x, slow_get(m, LAYER "g_proj.weight", i), d, m->d);
         for (size_t k = 0; k < m->n * d; k++)
             o[k] *= silu(g[k]);
     }
-    return times(m, o, get(m, LAYER "o_proj.weight", i), m->d, d);
+    return slow_times(m, o, slow_get(m, LAYER "o_proj.weight", i), m->d, d);
 }
 
 /* S [key][value]: s = diag(decay) s + k vᵀ, o = sᵀ q. decay NULL: 1. */
@@ -239,18 +222,18 @@ static double *features(struct slow_model *m, const double *x, size_t heads, siz
         map_name = s->text;
     bool hedgehog = strcmp(map_name, "hedgehog") == 0;
     size_t f = *ret_f = hedgehog ? 2 * d : d;
-    double *y = room(m, m->n * heads * f);
+    double *y = slow_room(m, m->n * heads * f);
     const double *w1 = NULL, *b1 = NULL, *w2 = NULL, *b2 = NULL;
     if (hedgehog) {
-        if (!has(m, LAYER "feature_map_%c.layer.weight", i, letter))
+        if (!slow_has(m, LAYER "feature_map_%c.layer.weight", i, letter))
             letter = letter == 'q' ? 'k' : 'q'; /* tied */
-        w1 = get(m, LAYER "feature_map_%c.layer.weight", i, letter);
-        b1 = get(m, LAYER "feature_map_%c.layer.bias", i, letter);
+        w1 = slow_get(m, LAYER "feature_map_%c.layer.weight", i, letter);
+        b1 = slow_get(m, LAYER "feature_map_%c.layer.bias", i, letter);
     } else if (strcmp(map_name, "elementwise_product") == 0) {
-        w1 = get(m, LAYER "feature_map_%c.layer1.weight", i, letter);
-        b1 = get(m, LAYER "feature_map_%c.layer1.bias", i, letter);
-        w2 = get(m, LAYER "feature_map_%c.layer2.weight", i, letter);
-        b2 = get(m, LAYER "feature_map_%c.layer2.bias", i, letter);
+        w1 = slow_get(m, LAYER "feature_map_%c.layer1.weight", i, letter);
+        b1 = slow_get(m, LAYER "feature_map_%c.layer1.bias", i, letter);
+        w2 = slow_get(m, LAYER "feature_map_%c.layer2.weight", i, letter);
+        b2 = slow_get(m, LAYER "feature_map_%c.layer2.bias", i, letter);
     }
     for (size_t h = 0; h < m->n * heads; h++) {
         const double *in = x + h * d;
@@ -271,13 +254,13 @@ static double *features(struct slow_model *m, const double *x, size_t heads, siz
         for (size_t r = 0; hedgehog && r < f; r++)
             out[r] /= total;
         if (strcmp(map_name, "elu") == 0)
-            map(out, f, elu1);
+            slow_map(out, f, elu1);
         if (strcmp(map_name, "relu") == 0)
-            map(out, f, relu);
+            slow_map(out, f, relu);
         total = 0;
         for (size_t r = 0; r < f; r++)
             total += out[r];
-        for (size_t r = 0; flag(m, letter == 'q' ? "norm_q" : "norm_k", false) && r < f; r++)
+        for (size_t r = 0; slow_flag(m, letter == 'q' ? "norm_q" : "norm_k", false) && r < f; r++)
             out[r] /= total + 1e-4;
     }
     return y;
@@ -285,12 +268,12 @@ static double *features(struct slow_model *m, const double *x, size_t heads, siz
 
 static double *linear(struct slow_model *m, const double *x, size_t i)
 {
-    size_t heads = size(m, "num_heads", 4), kv = size(m, "num_kv_heads", heads), f;
+    size_t heads = slow_size(m, "num_heads", 4), kv = slow_size(m, "num_kv_heads", heads), f;
     size_t d_k = (size_t)((double)m->d * number(m, "expand_k", 1)) / heads;
     size_t d_v = (size_t)((double)m->d * number(m, "expand_v", 1)) / heads;
     double *q = project(m, x, i, 'q', heads * d_k, false);
     double *k = project(m, x, i, 'k', kv * d_k, false);
-    double *v = project(m, x, i, 'v', kv * d_v, false), *o = room(m, m->n * heads * d_v);
+    double *v = project(m, x, i, 'v', kv * d_v, false), *o = slow_room(m, m->n * heads * d_v);
     k = features(m, k, kv, d_k, i, 'k', &f);
     q = features(m, q, heads, d_k, i, 'q', &f);
     /* Each output from all keys before it: the quadratic form. */
@@ -307,20 +290,21 @@ static double *linear(struct slow_model *m, const double *x, size_t i)
                 for (size_t c = 0; c < d_v; c++)
                     out[c] += weight * v[(u * kv + from) * d_v + c];
             }
-            for (size_t c = 0; flag(m, "norm_feature_map", false) && c < d_v; c++)
+            for (size_t c = 0; slow_flag(m, "norm_feature_map", false) && c < d_v; c++)
                 out[c] /= total + 1e-10;
         }
     return finish(m, o, x, i, heads, d_v,
-                  flag(m, "elementwise_affine", true) ? get(m, LAYER "norm.weight", i) : NULL,
+                  slow_flag(m, "elementwise_affine", true) ? slow_get(m, LAYER "norm.weight", i)
+                                                           : NULL,
                   false);
 }
 
 static void mapped(struct slow_model *m, double *x, size_t n, bool convolved, bool maps)
 {
     if (convolved)
-        map(x, n, silu);
+        slow_map(x, n, silu);
     if (maps && is(m, "feature_map", "", "relu"))
-        map(x, n, relu);
+        slow_map(x, n, relu);
 }
 
 static void rotate(double *x, size_t t, size_t d)
@@ -335,14 +319,15 @@ static void rotate(double *x, size_t t, size_t d)
 /* RetNet and GLA, which differ in the decay and in the rotation. */
 static double *decaying(struct slow_model *m, const double *x, size_t i)
 {
-    bool retnet = strcmp(m->type, "retnet") == 0, conv = flag(m, "use_short_conv", false);
-    size_t heads = size(m, "num_heads", retnet ? 8 : 4), kv = size(m, "num_kv_heads", heads);
+    bool retnet = strcmp(m->type, "retnet") == 0, conv = slow_flag(m, "use_short_conv", false);
+    size_t heads = slow_size(m, "num_heads", retnet ? 8 : 4),
+           kv = slow_size(m, "num_kv_heads", heads);
     size_t d_k = (size_t)((double)m->d * number(m, "expand_k", retnet ? 1 : 0.5)) / heads;
     size_t d_v = (size_t)((double)m->d * number(m, "expand_v", retnet ? 2 : 1)) / heads;
     double *q = project(m, x, i, 'q', heads * d_k, conv),
            *k = project(m, x, i, 'k', kv * d_k, conv);
-    double *v = project(m, x, i, 'v', kv * d_v, conv), *o = room(m, m->n * heads * d_v);
-    double *s = room(m, heads * d_k * d_v), *decay = room(m, m->n * kv * d_k);
+    double *v = project(m, x, i, 'v', kv * d_v, conv), *o = slow_room(m, m->n * heads * d_v);
+    double *s = slow_room(m, heads * d_k * d_v), *decay = slow_room(m, m->n * kv * d_k);
     mapped(m, q, m->n * heads * d_k, conv, true);
     mapped(m, k, m->n * kv * d_k, conv, true);
     mapped(m, v, m->n * kv * d_v, conv, false);
@@ -351,11 +336,11 @@ static double *decaying(struct slow_model *m, const double *x, size_t i)
     for (size_t h = 0; retnet && h < m->n * kv; h++)
         rotate(k + h * d_k, h / kv, d_k);
     if (!retnet) {
-        const double *b = get(m, LAYER "gk_proj.1.bias", i);
-        double *mid = times(m, x, get(m, LAYER "gk_proj.0.weight", i), 7, m->d);
-        decay = times(m, mid, get(m, LAYER "gk_proj.1.weight", i), kv * d_k, 7);
+        const double *b = slow_get(m, LAYER "gk_proj.1.bias", i);
+        double *mid = slow_times(m, x, slow_get(m, LAYER "gk_proj.0.weight", i), 7, m->d);
+        decay = slow_times(m, mid, slow_get(m, LAYER "gk_proj.1.weight", i), kv * d_k, 7);
         for (size_t a = 0; a < m->n * kv * d_k; a++)
-            decay[a] = exp(fmax(log(sigmoid(decay[a] + b[a % (kv * d_k)])) / 16,
+            decay[a] = exp(fmax(log(slow_sigmoid(decay[a] + b[a % (kv * d_k)])) / 16,
                                 number(m, "clamp_min", -1e9)));
     }
     for (size_t t = 0; t < m->n; t++)
@@ -369,10 +354,10 @@ static double *decaying(struct slow_model *m, const double *x, size_t i)
             step(o + (t * heads + h) * d_v, s + h * d_k * d_v, gamma, k + from * d_k,
                  v + from * d_v, scaled, d_k, d_v);
         }
-    bool gated = flag(m, "use_output_gate", true);
+    bool gated = slow_flag(m, "use_output_gate", true);
     return finish(m, o, x, i, heads, d_v,
-                  gated ? get(m, LAYER "g_norm_swish_gate.weight", i)
-                        : get(m, LAYER "g_norm.weight", i),
+                  gated ? slow_get(m, LAYER "g_norm_swish_gate.weight", i)
+                        : slow_get(m, LAYER "g_norm.weight", i),
                   gated);
 }
 
@@ -389,39 +374,40 @@ static void unit(double *x, size_t n, bool by_sum)
 static double *delta(struct slow_model *m, const double *x, size_t i)
 {
     bool gated_rule = strcmp(m->type, "gated_deltanet") == 0,
-         conv = flag(m, "use_short_conv", true);
-    size_t qk = size(m, "num_heads", gated_rule ? 6 : 16);
-    size_t heads = gated_rule ? size(m, "num_v_heads", qk) : qk;
-    size_t d_k = gated_rule ? size(m, "head_dim", 256)
+         conv = slow_flag(m, "use_short_conv", true);
+    size_t qk = slow_size(m, "num_heads", gated_rule ? 6 : 16);
+    size_t heads = gated_rule ? slow_size(m, "num_v_heads", qk) : qk;
+    size_t d_k = gated_rule ? slow_size(m, "head_dim", 256)
                             : (size_t)((double)m->d * number(m, "expand_k", 1)) / qk;
     size_t d_v = gated_rule ? (size_t)((double)d_k * number(m, "expand_v", 2))
                             : (size_t)((double)m->d * number(m, "expand_v", 1)) / qk;
     double *q = project(m, x, i, 'q', qk * d_k, conv), *k = project(m, x, i, 'k', qk * d_k, conv);
-    double *v = project(m, x, i, 'v', heads * d_v, conv), *o = room(m, m->n * heads * d_v);
-    double *s = room(m, heads * d_k * d_v), *u = room(m, d_v), *b = NULL, *a = NULL, *dt = NULL;
+    double *v = project(m, x, i, 'v', heads * d_v, conv), *o = slow_room(m, m->n * heads * d_v);
+    double *s = slow_room(m, heads * d_k * d_v), *u = slow_room(m, d_v), *b = NULL, *a = NULL,
+           *dt = NULL;
     double (*act)(double) = gated_rule || is(m, "qk_activation", "silu", "silu") ? silu
                             : is(m, "qk_activation", "silu", "elu")              ? elu1
                                                                                  : relu;
-    map(q, m->n * qk * d_k, act);
-    map(k, m->n * qk * d_k, act);
-    map(v, m->n * heads * d_v, silu);
+    slow_map(q, m->n * qk * d_k, act);
+    slow_map(k, m->n * qk * d_k, act);
+    slow_map(v, m->n * heads * d_v, silu);
     for (size_t h = 0; h < m->n * qk; h++) {
         unit(q + h * d_k, d_k, is(m, "qk_norm", "l2", "sum"));
         unit(k + h * d_k, d_k, is(m, "qk_norm", "l2", "sum"));
     }
-    if (flag(m, "use_beta", true))
-        b = times(m, x, get(m, LAYER "b_proj.weight", i), heads, m->d);
+    if (slow_flag(m, "use_beta", true))
+        b = slow_times(m, x, slow_get(m, LAYER "b_proj.weight", i), heads, m->d);
     if (gated_rule) {
-        a = times(m, x, get(m, LAYER "a_proj.weight", i), heads, m->d);
-        dt = get(m, LAYER "dt_bias", i);
+        a = slow_times(m, x, slow_get(m, LAYER "a_proj.weight", i), heads, m->d);
+        dt = slow_get(m, LAYER "dt_bias", i);
     }
-    const double *rate = gated_rule ? get(m, LAYER "A_log", i) : NULL;
+    const double *rate = gated_rule ? slow_get(m, LAYER "A_log", i) : NULL;
     for (size_t t = 0; t < m->n; t++)
         for (size_t h = 0; h < heads; h++) {
             size_t from = t * qk + h / (heads / qk);
             double *state = s + h * d_k * d_v, scaled[64];
-            double beta =
-                (b ? sigmoid(b[t * heads + h]) : 1) * (flag(m, "allow_neg_eigval", false) ? 2 : 1);
+            double beta = (b ? slow_sigmoid(b[t * heads + h]) : 1) *
+                          (slow_flag(m, "allow_neg_eigval", false) ? 2 : 1);
             double alpha = gated_rule ? exp(-exp(rate[h]) * softplus(a[t * heads + h] + dt[h])) : 1;
             for (size_t e = 0; e < d_k * d_v; e++)
                 state[e] *= alpha;
@@ -432,30 +418,33 @@ static double *delta(struct slow_model *m, const double *x, size_t i)
                 scaled[e] = q[from * d_k + e] / sqrt((double)d_k);
             step(o + (t * heads + h) * d_v, state, NULL, k + from * d_k, u, scaled, d_k, d_v);
         }
-    return finish(m, o, x, i, heads, d_v, get(m, LAYER "o_norm.weight", i),
-                  flag(m, "use_gate", gated_rule));
+    return finish(m, o, x, i, heads, d_v, slow_get(m, LAYER "o_norm.weight", i),
+                  slow_flag(m, "use_gate", gated_rule));
 }
 
 #define MIXER "backbone.layers.%zu.mixer."
 
 static double *mamba2(struct slow_model *m, const double *x, size_t i)
 {
-    size_t inner = (size_t)((double)m->d * number(m, "expand", 2)), p = size(m, "head_dim", 64);
-    size_t heads = inner / p, ns = size(m, "state_size", 128), groups = size(m, "n_groups", 1);
+    size_t inner = (size_t)((double)m->d * number(m, "expand", 2)),
+           p = slow_size(m, "head_dim", 64);
+    size_t heads = inner / p, ns = slow_size(m, "state_size", 128),
+           groups = slow_size(m, "n_groups", 1);
     size_t n_conv = inner + 2 * groups * ns, n_in = inner + n_conv + heads;
-    bool bias = flag(m, "use_bias", false), conv_bias = flag(m, "use_conv_bias", true);
-    double *in = times(m, x, get(m, MIXER "in_proj.weight", i), n_in, m->d);
-    const double *in_bias = bias ? get(m, MIXER "in_proj.bias", i) : NULL;
-    const double *a = get(m, MIXER "A_log", i), *dt_bias = get(m, MIXER "dt_bias", i);
-    const double *skip = get(m, MIXER "D", i);
-    double *xbc = room(m, m->n * n_conv), *y = room(m, m->n * inner), *s = room(m, heads * p * ns);
+    bool bias = slow_flag(m, "use_bias", false), conv_bias = slow_flag(m, "use_conv_bias", true);
+    double *in = slow_times(m, x, slow_get(m, MIXER "in_proj.weight", i), n_in, m->d);
+    const double *in_bias = bias ? slow_get(m, MIXER "in_proj.bias", i) : NULL;
+    const double *a = slow_get(m, MIXER "A_log", i), *dt_bias = slow_get(m, MIXER "dt_bias", i);
+    const double *skip = slow_get(m, MIXER "D", i);
+    double *xbc = slow_room(m, m->n * n_conv), *y = slow_room(m, m->n * inner),
+           *s = slow_room(m, heads * p * ns);
     for (size_t e = 0; bias && e < m->n * n_in; e++)
         in[e] += in_bias[e % n_in];
     for (size_t t = 0; t < m->n; t++)
         memcpy(xbc + t * n_conv, in + t * n_in + inner, n_conv * sizeof *xbc);
-    xbc = convolve(m, xbc, get(m, MIXER "conv1d.weight", i),
-                   conv_bias ? get(m, MIXER "conv1d.bias", i) : NULL, n_conv, 4);
-    map(xbc, m->n * n_conv, silu);
+    xbc = convolve(m, xbc, slow_get(m, MIXER "conv1d.weight", i),
+                   conv_bias ? slow_get(m, MIXER "conv1d.bias", i) : NULL, n_conv, 4);
+    slow_map(xbc, m->n * n_conv, silu);
     double lo = number(m, "dt_limit.0", 0), hi = number(m, "dt_limit.1", (double)INFINITY);
     for (size_t t = 0; t < m->n; t++)
         for (size_t h = 0; h < heads; h++) {
@@ -464,7 +453,7 @@ static double *mamba2(struct slow_model *m, const double *x, size_t i)
             double dt = softplus(in[t * n_in + inner + n_conv + h] + dt_bias[h]);
             dt = fmin(fmax(dt, lo), hi);
             for (size_t r = 0; r < p; r++) {
-                double sum = 0, d = flag(m, "D_has_hdim", false) ? skip[h * p + r] : skip[h];
+                double sum = 0, d = slow_flag(m, "D_has_hdim", false) ? skip[h * p + r] : skip[h];
                 for (size_t e = 0; e < ns; e++) {
                     double *cell = &s[(h * p + r) * ns + e];
                     *cell = *cell * exp(-exp(a[h]) * dt) + dt * b[e] * xs[r];
@@ -473,8 +462,9 @@ static double *mamba2(struct slow_model *m, const double *x, size_t i)
                 y[t * inner + h * p + r] = sum + d * xs[r];
             }
         }
-    bool norm = flag(m, "rmsnorm", true), first = norm && flag(m, "norm_before_gate", false);
-    const double *w = norm ? get(m, MIXER "norm.weight", i) : NULL;
+    bool norm = slow_flag(m, "rmsnorm", true),
+         first = norm && slow_flag(m, "norm_before_gate", false);
+    const double *w = norm ? slow_get(m, MIXER "norm.weight", i) : NULL;
     for (size_t t = 0; t < m->n; t++) {
         double *row = y + t * inner;
         for (size_t e = 0; !first && e < inner; e++)
@@ -485,8 +475,8 @@ static double *mamba2(struct slow_model *m, const double *x, size_t i)
         for (size_t e = 0; first && e < inner; e++)
             row[e] *= silu(in[t * n_in + e]);
     }
-    double *out = times(m, y, get(m, MIXER "out_proj.weight", i), m->d, inner);
-    const double *out_bias = bias ? get(m, MIXER "out_proj.bias", i) : NULL;
+    double *out = slow_times(m, y, slow_get(m, MIXER "out_proj.weight", i), m->d, inner);
+    const double *out_bias = bias ? slow_get(m, MIXER "out_proj.bias", i) : NULL;
     for (size_t e = 0; bias && e < m->n * m->d; e++)
         out[e] += out_bias[e % m->d];
     return out;
@@ -496,25 +486,25 @@ static double *mamba2(struct slow_model *m, const double *x, size_t i)
 
 static double *feed_forward(struct slow_model *m, const double *x, size_t i)
 {
-    size_t n = size(m, "intermediate_size", 0);
-    double *both = get(m, "model.layers.%zu.mlp.gate_proj.weight", i), *up = both + n * m->d;
-    if (has(m, "model.layers.%zu.mlp.up_proj.weight", i))
-        up = get(m, "model.layers.%zu.mlp.up_proj.weight", i);
-    double *g = times(m, x, both, n, m->d), *u = times(m, x, up, n, m->d);
+    size_t n = slow_size(m, "intermediate_size", 0);
+    double *both = slow_get(m, "model.layers.%zu.mlp.gate_proj.weight", i), *up = both + n * m->d;
+    if (slow_has(m, "model.layers.%zu.mlp.up_proj.weight", i))
+        up = slow_get(m, "model.layers.%zu.mlp.up_proj.weight", i);
+    double *g = slow_times(m, x, both, n, m->d), *u = slow_times(m, x, up, n, m->d);
     for (size_t e = 0; e < m->n * n; e++)
         g[e] = silu(g[e]) * u[e];
-    return times(m, g, get(m, "model.layers.%zu.mlp.down_proj.weight", i), m->d, n);
+    return slow_times(m, g, slow_get(m, "model.layers.%zu.mlp.down_proj.weight", i), m->d, n);
 }
 
 static double *normalised(struct slow_model *m, const double *x, const double *w)
 {
-    double *y = room(m, m->n * m->d);
+    double *y = slow_room(m, m->n * m->d);
     for (size_t t = 0; t < m->n; t++)
         rms(y + t * m->d, x + t * m->d, w, m->d, m->eps);
     return y;
 }
 
-static void add(double *x, const double *y, size_t n)
+void slow_add(double *x, const double *y, size_t n)
 {
     for (size_t e = 0; e < n; e++)
         x[e] += y[e];
@@ -528,165 +518,19 @@ static void run_layer(struct slow_model *m, double *x, size_t i)
     } rules[] = {{"linear_attn", linear}, {"retnet", decaying},      {"gla", decaying},
                  {"delta_net", delta},    {"gated_deltanet", delta}, {"mamba2", mamba2}};
     bool alone = strcmp(m->type, "mamba2") == 0;
-    const double *w = alone ? get(m, "backbone.layers.%zu.norm.weight", i)
-                            : get(m, "model.layers.%zu.attn_norm.weight", i);
+    const double *w = alone ? slow_get(m, "backbone.layers.%zu.norm.weight", i)
+                            : slow_get(m, "model.layers.%zu.attn_norm.weight", i);
     size_t k = 0;
     while (k < sizeof rules / sizeof *rules && strcmp(rules[k].type, m->type) != 0)
         k++;
     if (k == sizeof rules / sizeof *rules)
         abort();
-    add(x, rules[k].f(m, normalised(m, x, w), i), m->n * m->d);
+    slow_add(x, rules[k].f(m, normalised(m, x, w), i), m->n * m->d);
     if (!alone)
-        add(x, feed_forward(m, normalised(m, x, get(m, "model.layers.%zu.mlp_norm.weight", i)), i),
-            m->n * m->d);
-}
-
-/* --- RWKV-7 --- */
-
-/* x + (the row before - x) ⊙ mix */
-static double *shifted(struct slow_model *m, const double *x, const double *mix)
-{
-    double *y = room(m, m->n * m->d);
-    for (size_t t = 0; t < m->n; t++)
-        for (size_t c = 0; c < m->d; c++) {
-            double now = x[t * m->d + c], before = t ? x[(t - 1) * m->d + c] : 0;
-            y[t * m->d + c] = now + (before - now) * mix[c];
-        }
-    return y;
-}
-
-static double *layer_normed(struct slow_model *m, const double *x, const char *name, size_t i)
-{
-    char w[64], b[64];
-    double *y = room(m, m->n * m->d);
-    (void)snprintf(w, sizeof w, "model.layers.%zu.%s.weight", i, name);
-    (void)snprintf(b, sizeof b, "model.layers.%zu.%s.bias", i, name);
-    const double *vw = get(m, "%s", w), *vb = has(m, "%s", b) ? get(m, "%s", b) : NULL;
-    for (size_t t = 0; t < m->n; t++)
-        layer_norm(y + t * m->d, x + t * m->d, vw, vb, m->d, m->eps);
-    return y;
-}
-
-/* One of the six mixed inputs. */
-static double *mixed(struct slow_model *m, const double *x, size_t i, char letter)
-{
-    if (has(m, LAYER "x_x", i))
-        return shifted(
-            m, x, get(m, LAYER "x_x", i) + (size_t)(strchr("rwkvag", letter) - "rwkvag") * m->d);
-    return shifted(m, x, get(m, LAYER "x_%c", i, letter));
-}
-
-/* W_2 f(W_1 x) + b */
-static double *low_rank(struct slow_model *m, const double *x, size_t i, char letter, size_t rank,
-                        double (*f)(double))
-{
-    double *mid = times(m, x, get(m, LAYER "%c_lora.lora.0.weight", i, letter), rank, m->d);
-    if (f)
-        map(mid, m->n * rank, f);
-    double *y = times(m, mid, get(m, LAYER "%c_lora.lora.2.weight", i, letter), m->d, rank);
-    const double *b = letter == 'g' ? NULL : get(m, LAYER "%c_lora.lora.2.bias", i, letter);
-    for (size_t e = 0; b && e < m->n * m->d; e++)
-        y[e] += b[e % m->d];
-    return y;
-}
-
-static double *times_of(struct slow_model *m, const double *x, size_t i, char letter)
-{
-    return times(m, x, get(m, LAYER "%c_proj.weight", i, letter), m->d, m->d);
-}
-
-/* κ of one head: of k ⊙ k_k, made long 1. */
-static void kappa_of(const struct slow_model *m, double *kappa, const double *k, const double *k_k,
-                     size_t n)
-{
-    double square = 0;
-    for (size_t a = 0; a < n; a++) {
-        kappa[a] = k[a] * k_k[a];
-        square += kappa[a] * kappa[a];
-    }
-    double norm = flag(m, "fuse_norm", true) ? sqrt(square + 1e-6) : fmax(sqrt(square), 1e-12);
-    for (size_t a = 0; a < n; a++)
-        kappa[a] /= norm;
-}
-
-struct rwkv {
-    double *r, *w, *k, *v, *a, *g; /* [n][d] */
-    const double *k_k, *k_a, *r_k, *norm_w, *norm_b;
-};
-
-/* One head at one token: S [value][key], the paper's. */
-static void rwkv_step(const struct slow_model *m, const struct rwkv *x, double *s, double *out,
-                      size_t t, size_t h, size_t n)
-{
-    size_t at = t * m->d + h * n;
-    double kappa[64], key[64], bonus = 0;
-    kappa_of(m, kappa, x->k + at, x->k_k + h * n, n);
-    for (size_t a = 0; a < n; a++)
-        key[a] = x->k[at + a] * (1 + (x->a[at + a] - 1) * x->k_a[h * n + a]);
-    for (size_t v = 0; v < n; v++) {
-        double erased = 0;
-        for (size_t a = 0; a < n; a++)
-            erased -= s[v * n + a] * kappa[a];
-        out[v] = 0;
-        for (size_t a = 0; a < n; a++) {
-            s[v * n + a] = s[v * n + a] * x->w[at + a] + erased * kappa[a] * x->a[at + a] +
-                           x->v[at + v] * key[a];
-            out[v] += s[v * n + a] * x->r[at + a];
-        }
-    }
-    layer_norm(out, out, x->norm_w + h * n, x->norm_b + h * n, n, m->eps * (double)n);
-    for (size_t a = 0; a < n; a++)
-        bonus += x->r[at + a] * key[a] * x->r_k[h * n + a];
-    for (size_t v = 0; v < n; v++)
-        out[v] = (out[v] + bonus * x->v[at + v]) * x->g[at + v];
-}
-
-static double decay_of(double w)
-{
-    return exp(-exp(-0.5) * sigmoid(w));
-}
-
-static double *rwkv7(struct slow_model *m, const double *x, size_t i, double **v_first)
-{
-    size_t n = size(m, "head_dim", 64), heads = m->d / n;
-    double *s = room(m, heads * n * n), *o = room(m, m->n * m->d);
-    double *xv = mixed(m, x, i, 'v');
-    struct rwkv y = {
-        .r = times_of(m, mixed(m, x, i, 'r'), i, 'r'),
-        .k = times_of(m, mixed(m, x, i, 'k'), i, 'k'),
-        .v = times_of(m, xv, i, 'v'),
-        .w = low_rank(m, mixed(m, x, i, 'w'), i, 'w', size(m, "decay_low_rank_dim", 64), tanh),
-        .a = low_rank(m, mixed(m, x, i, 'a'), i, 'a', size(m, "a_low_rank_dim", 64), NULL),
-        .g = low_rank(m, mixed(m, x, i, 'g'), i, 'g', size(m, "gate_low_rank_dim", 128), sigmoid),
-        .k_k = get(m, LAYER "k_k", i),
-        .k_a = get(m, LAYER "k_a", i),
-        .r_k = get(m, LAYER "r_k", i),
-        .norm_w = get(m, LAYER "g_norm.weight", i),
-        .norm_b = get(m, LAYER "g_norm.bias", i)};
-    map(y.w, m->n * m->d, decay_of);
-    map(y.a, m->n * m->d, sigmoid);
-    if (i == 0) {
-        *v_first = y.v;
-    } else {
-        double *mix = low_rank(m, xv, i, 'v', size(m, "v_low_rank_dim", 16), NULL);
-        for (size_t e = 0; e < m->n * m->d; e++)
-            y.v[e] += ((*v_first)[e] - y.v[e]) * sigmoid(mix[e]);
-    }
-    for (size_t t = 0; t < m->n; t++)
-        for (size_t h = 0; h < heads; h++)
-            rwkv_step(m, &y, s + h * n * n, o + t * m->d + h * n, t, h, n);
-    return times_of(m, o, i, 'o');
-}
-
-static void run_rwkv_layer(struct slow_model *m, double *x, size_t i, double **v_first)
-{
-    size_t n = size(m, "intermediate_size", 0);
-    add(x, rwkv7(m, layer_normed(m, x, "attn_norm", i), i, v_first), m->n * m->d);
-    double *z =
-        shifted(m, layer_normed(m, x, "ffn_norm", i), get(m, "model.layers.%zu.ffn.x_k", i));
-    double *wide = times(m, z, get(m, "model.layers.%zu.ffn.key.weight", i), n, m->d);
-    map(wide, m->n * n, relu2);
-    add(x, times(m, wide, get(m, "model.layers.%zu.ffn.value.weight", i), m->d, n), m->n * m->d);
+        slow_add(x,
+                 feed_forward(
+                     m, normalised(m, x, slow_get(m, "model.layers.%zu.mlp_norm.weight", i)), i),
+                 m->n * m->d);
 }
 
 /* --- all of it --- */
@@ -700,31 +544,33 @@ double *fla_slow(const struct sl_tensors *t, const uint32_t *tokens, size_t n, s
     m->type = sl_settings_find(t->settings, "model_type")->text;
     bool mamba = strcmp(m->type, "mamba2") == 0, rwkv = strcmp(m->type, "rwkv7") == 0;
     const char *names = mamba ? "backbone" : "model";
-    m->d = size(m, "hidden_size", 2048);
+    m->d = slow_size(m, "hidden_size", 2048);
     m->eps = number(m, "norm_eps", mamba || rwkv ? 1e-5 : 1e-6);
-    size_t vocab = *ret_vocab = size(m, "vocab_size", 32000);
-    const double *embedding = get(m, "%s.embeddings.weight", names);
-    double *x = room(m, n * m->d), *v_first = NULL;
+    size_t vocab = *ret_vocab = slow_size(m, "vocab_size", 32000);
+    const double *embedding = slow_get(m, "%s.embeddings.weight", names);
+    double *x = slow_room(m, n * m->d), *v_first = NULL;
     for (size_t i = 0; i < n; i++)
         memcpy(x + i * m->d, embedding + tokens[i] * m->d, m->d * sizeof *x);
-    if (rwkv && flag(m, "norm_first", true))
-        x = layer_normed(m, x, "pre_norm", 0);
-    for (size_t i = 0; i < size(m, "num_hidden_layers", 24); i++) {
+    if (rwkv && slow_flag(m, "norm_first", true))
+        x = slow_layer_normed(m, x, "pre_norm", 0);
+    for (size_t i = 0; i < slow_size(m, "num_hidden_layers", 24); i++) {
         if (rwkv)
-            run_rwkv_layer(m, x, i, &v_first);
+            slow_rwkv7_layer(m, x, i, &v_first);
         else
             run_layer(m, x, i);
     }
-    const double *w = get(m, mamba ? "%s.norm_f.weight" : "%s.norm.weight", names);
-    const double *b = rwkv && has(m, "model.norm.bias") ? get(m, "model.norm.bias") : NULL;
+    const double *w = slow_get(m, mamba ? "%s.norm_f.weight" : "%s.norm.weight", names);
+    const double *b =
+        rwkv && slow_has(m, "model.norm.bias") ? slow_get(m, "model.norm.bias") : NULL;
     for (size_t i = 0; i < n; i++) {
         if (rwkv)
-            layer_norm(x + i * m->d, x + i * m->d, w, b, m->d, m->eps);
+            slow_layer_norm(x + i * m->d, x + i * m->d, w, b, m->d, m->eps);
         else
             rms(x + i * m->d, x + i * m->d, w, m->d, m->eps);
     }
-    bool tied = flag(m, "tie_word_embeddings", false);
-    double *logits = times(m, x, tied ? embedding : get(m, "lm_head.weight"), vocab, m->d);
+    bool tied = slow_flag(m, "tie_word_embeddings", false);
+    double *logits =
+        slow_times(m, x, tied ? embedding : slow_get(m, "lm_head.weight"), vocab, m->d);
     double *ret = malloc(n * vocab * sizeof *ret);
     if (!ret)
         abort();
