@@ -97,17 +97,9 @@ struct job {
 static void mix_part(void *arg, size_t part, size_t n_parts)
 {
     const struct job *j = arg;
-    const struct sl_pass *p = j->p;
-    size_t begin, end;
-    sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
-    for (size_t r = begin; r < end; r++) {
-        const float *prev =
-            sl_pass_norm_row(p, &j->b->ln2, r, r == begin, j->b->shift, sl_pass_part(p, part));
-        const float *x = p->xn + r * p->ld;
-        p->k->lerp(j->mixed + r * p->ld, x, prev, j->b->x_k, p->d_model);
-        if (j->gate)
-            p->k->lerp(j->mixed_r + r * p->ld, x, prev, j->b->x_r, p->d_model);
-    }
+    float *const mixed[] = {j->mixed, j->mixed_r};
+    const float *const mix[] = {j->b->x_k, j->b->x_r};
+    sl_pass_mix(j->p, &j->b->ln2, j->b->shift, mixed, mix, j->gate ? 2 : 1, part, n_parts);
 }
 
 static void relu2_tile(const void *arg, const struct sl_tile *t)

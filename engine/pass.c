@@ -58,6 +58,19 @@ const float *sl_pass_norm_row(const struct sl_pass *p, const struct sl_norm *nor
     return prev;
 }
 
+void sl_pass_mix(const struct sl_pass *p, const struct sl_norm *norm, size_t shift,
+                 float *const *mixed, const float *const *mix, size_t n, size_t part,
+                 size_t n_parts)
+{
+    size_t begin, end;
+    sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
+    for (size_t r = begin; r < end; r++) {
+        const float *prev = sl_pass_norm_row(p, norm, r, r == begin, shift, sl_pass_part(p, part));
+        for (size_t i = 0; i < n; i++)
+            p->k->lerp(mixed[i] + r * p->ld, p->xn + r * p->ld, prev, mix[i], p->d_model);
+    }
+}
+
 void sl_pass_keep_shift(const struct sl_pass *p, const struct sl_span *span, size_t shift,
                         size_t begin, size_t end)
 {

@@ -88,6 +88,12 @@ void sl_pass_norm(const struct sl_pass *p, const struct sl_norm *norm);
 const float *sl_pass_norm_row(const struct sl_pass *p, const struct sl_norm *norm, size_t r,
                               bool first, size_t shift, float *tmp);
 
+/* The token shift of n inputs, for this part's share of the rows: mixed[i][r] = xn[r] + (prev -
+ * xn[r]) ⊙ mix[i], xn[r] = norm(x[r]), prev as sl_pass_norm_row() says; [n_rows][ld] each. */
+void sl_pass_mix(const struct sl_pass *p, const struct sl_norm *norm, size_t shift,
+                 float *const *mixed, const float *const *mix, size_t n, size_t part,
+                 size_t n_parts);
+
 /* Columns [begin, end) of the span's last normalised row -> its state. In a later stage than the
  * one that calls sl_pass_norm_row(). */
 void sl_pass_keep_shift(const struct sl_pass *p, const struct sl_span *span, size_t shift,

@@ -94,9 +94,10 @@ struct sl_kernels {
                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
 
     /* One token of a rule that reads before it writes, the token itself with a bonus in the place
-     * of a decay (RWKV-5 and 6: Peng 2024, arXiv:2404.05892, equations 9 and 16): out[v]  = Σ_k
-     * fma(bonus[k]·key[k], val[v], s[k][v])·q[k]          (of the old s) s[k][v] = fma(key[k],
-     * val[v], s[k][v]·decay[k]) */
+     * of a decay (RWKV-5 and 6: Peng 2024, arXiv:2404.05892, equations 9 and 16):
+     *   out[v]  = Σ_k fma(bonus[k]·key[k], val[v], s[k][v])·q[k]          (of the old s)
+     *   s[k][v] = fma(key[k], val[v], s[k][v]·decay[k])
+     */
     void (*state_bonus)(float *out, float *s, const float *decay, const float *bonus,
                         const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
 

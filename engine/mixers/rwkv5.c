@@ -155,15 +155,7 @@ struct job {
 static void mix_part(void *arg, size_t part, size_t n_parts)
 {
     const struct job *j = arg;
-    const struct sl_pass *p = j->p;
-    size_t begin, end, n = n_mix(j->m);
-    sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
-    for (size_t r = begin; r < end; r++) {
-        const float *prev =
-            sl_pass_norm_row(p, j->norm, r, r == begin, j->m->shift, sl_pass_part(p, part));
-        for (size_t i = 0; i < n; i++)
-            p->k->lerp(j->mixed[i] + r * p->ld, p->xn + r * p->ld, prev, j->m->mix[i], p->d_model);
-    }
+    sl_pass_mix(j->p, j->norm, j->m->shift, j->mixed, j->m->mix, n_mix(j->m), part, n_parts);
 }
 
 static void silu_tile(const void *arg, const struct sl_tile *t)
