@@ -86,10 +86,9 @@ enum sl_code sl_forward_open(struct sl_forward **ret, const struct sl_model *m,
     f->pass = (struct sl_pass){
         .k = m->kernels, .form = m->form, .workers = w, .d_model = d, .ld = sl_row_floats(d)};
     /* A part's tile of logits has at least one panel of every row. */
-    f->pass.part_floats =
-        max_size(sl_row_floats(m->part_floats), max_size(LOGIT_TILE_FLOATS, max_rows * SL_PANEL));
-    f->pass.part_floats = max_size(
-        f->pass.part_floats, sl_row_floats(sl_recur_floats(m->form, &m->recurrence, max_rows)));
+    size_t mixer = sl_row_floats(m->part_floats) +
+                   sl_row_floats(sl_recur_floats(m->form, &m->recurrence, max_rows));
+    f->pass.part_floats = max_size(mixer, max_size(LOGIT_TILE_FLOATS, max_rows * SL_PANEL));
     f->pass.spans = NULL;
     enum sl_code rc = allocate(f, err);
     if (rc != SL_OK)

@@ -30,8 +30,8 @@ static bool ends_with(const char *s, const char *end)
 static struct matrices matrices_of(const struct sl_state_tensor *t)
 {
     struct matrices v = {.t = t};
-    bool is_memory = ends_with(t->name, ".mixer.state") || ends_with(t->name, ".mixer.num");
-    if (!is_memory || t->dtype != SL_DTYPE_F32)
+    bool is_matrix = t->rank == 3 && strstr(t->name, ".mixer.");
+    if (t->dtype != SL_DTYPE_F32 || !(is_matrix || ends_with(t->name, ".mixer.num")))
         return v;
     for (const char *s = t->name + strlen("layers."); *s >= '0' && *s <= '9'; s++)
         v.layer = 10 * v.layer + (size_t)(*s - '0');

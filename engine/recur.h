@@ -33,7 +33,8 @@ struct sl_recur_row {
 
 /* Fills in r's rows (row() for each t of the span) and runs the pass's form; then r->den holds the
  * denominators. The caller has set n_k, n_v, decay, v, o and s, ld_v and ld_o, for the span's first
- * row, z where there is one; delta: whether there is a β. tmp: sl_recur_floats(). */
+ * row, z where there is one; delta: whether there is a β. tmp: sl_recur_floats(), which a part has
+ * besides what the load asked for. */
 void sl_recur_run(const struct sl_pass *p, const struct sl_span *span, struct sl_recurrence *r,
                   bool delta, size_t head,
                   void (*row)(const void *arg, size_t t, size_t head, const struct sl_recur_row *x),

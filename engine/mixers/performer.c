@@ -145,8 +145,11 @@ static void load(struct sl_load *l, size_t i, void *layer)
         sl_load_grid(l, &m->rotary, c->max_tokens, m->d, "layer_pos_emb.emb");
     m->scale = (float)(1 / sqrt(sqrt((double)m->d)));
     m->root = (float)(1 / sqrt((double)m->m));
-    sl_load_scratch(l, 4 * ld + sl_row_floats(d),
-                    2 * sl_row_floats(m->d) + 3 * sl_row_floats(m->m));
+    sl_load_scratch(l, 4 * ld + sl_row_floats(d), sl_row_floats(m->d) + 3 * sl_row_floats(m->m));
+    if (m->kernel != SOFTMAX_MAX) /* that one's features depend on what came before */
+        sl_load_recurrence(
+            l, &(struct sl_recur_shape){
+                   .n_k = m->m, .n_v = m->d, .decay = SL_DECAY_NONE, .denominator = true});
 }
 
 static void init(const void *layer, unsigned char *state)
@@ -308,6 +311,47 @@ static void token(const struct job *j, struct head *h, const float *v, float *ou
         out[i] = (out[i] + each * h->v_sum[i]) * m->root / below;
 }
 
+/* --- in another form (recur.h) ------------------------------------------------------------------
+ */
+
+struct forms {
+    const struct job *j;
+    struct head *h;
+    size_t first, position; /* of the span: its row, and that row's position */
+};
+
+static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+{
+    const struct forms *f = arg;
+    size_t at = t * f->j->ld + head * f->j->m->d, position = f->position + t - f->first;
+    f->h->fq = x->q, f->h->fk = x->k;
+    query_features(f->j, f->h, f->j->q + at, position);
+    key_features(f->j, f->h, f->j->k + at, position);
+}
+
+static void recur_by_form(const struct job *j, const struct sl_span *span, size_t head,
+                          struct head *h, size_t position, float *tmp)
+{
+    const struct layer *m = j->m;
+    const struct sl_kernels *k = j->p->k;
+    const struct forms f = {j, h, span->row, position};
+    size_t at = span->row * j->ld + head * m->d;
+    struct sl_recurrence r = {.n_k = m->m,
+                              .n_v = m->d,
+                              .v = j->v + at,
+                              .o = j->out + at,
+                              .ld_v = j->ld,
+                              .ld_o = j->ld,
+                              .s = h->s,
+                              .z = h->z,
+                              .decay = SL_DECAY_NONE};
+    sl_recur_run(j->p, span, &r, false, head, form_row, &f, tmp);
+    for (size_t t = 0; t < span->n_rows; t++) {
+        float sum = k->sum16(r.q + t * r.ld_q, m->m);
+        k->vscale(r.o + t * r.ld_o, r.o + t * r.ld_o, 1 / (r.den[t] + EPS_DENOMINATOR * sum), m->d);
+    }
+}
+
 /* All tokens of one span in one head, in order. */
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
@@ -323,6 +367,10 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
                      .x = tmp,
                      .fq = tmp + sl_row_floats(m->d)};
     h.fk = h.fq + room, h.decay = h.fk + room;
+    if (m->kernel != SOFTMAX_MAX && sl_recur_has_form(j->p, span)) {
+        recur_by_form(j, span, head, &h, header->tokens_seen, h.decay + room);
+        return;
+    }
     for (size_t t = 0; t < span->n_rows; t++) {
         size_t at = (span->row + t) * j->ld + c, position = header->tokens_seen + t;
         query_features(j, &h, j->q + at, position);

@@ -111,6 +111,8 @@ static float *logits_of(const struct sl_model *m, size_t *ret_n)
 static bool has_forms(const struct rule *rule)
 {
     static const char *const archs[] = {"linear", "retnet", "gla", "delta_net", "gated_delta_net"};
+    if (strcmp(rule->arch, "performer") == 0)
+        return rule->choices != NULL; /* its default's features depend on what came before */
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
         if (strcmp(rule->arch, archs[i]) == 0)
             return true;
