@@ -14,6 +14,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *help;
 } halves[] = {
+    {"rule", sl_probe_rule, "the memory rules without a model: errors by number of pairs"},
     {"model", sl_probe_model, "what a model recalls, by distance and by number of facts"},
 };
 

@@ -5,7 +5,8 @@
 #include "proto/json_out.h"
 #include "server/cli/plot.h"
 
-/* `slate probe model`: argv[0] is "model"; an exit code. */
+/* `slate probe rule` and `slate probe model`: argv[0] is the word; an exit code. */
+int sl_probe_rule(int argc, char **argv);
 int sl_probe_model(int argc, char **argv);
 
 /* A bar on stderr where that is a terminal; done of total; gone when they are equal. */
