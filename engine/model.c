@@ -129,15 +129,20 @@ static enum sl_code choose_form(struct sl_model *m, const struct sl_model_option
     return SL_OK;
 }
 
+static struct sl_load new_load(const struct sl_model *m, const char *file,
+                               const struct sl_model_options *opt, struct sl_error *err)
+{
+    return (struct sl_load){.tensors = m->tensors,
+                            .name = m->tensors->name ? m->tensors->name : file,
+                            .weights = opt->weights,
+                            .err = err,
+                            .choices = m->mixer->choices};
+}
+
 static enum sl_code load(struct sl_model *m, const char *file, const struct sl_model_options *opt,
                          struct sl_error *err)
 {
-    const char *name = m->tensors->name ? m->tensors->name : file;
-    struct sl_load l = {.tensors = m->tensors,
-                        .name = name,
-                        .weights = opt->weights,
-                        .err = err,
-                        .choices = m->mixer->choices};
+    struct sl_load l = new_load(m, file, opt, err);
     struct sl_loaded got;
     enum sl_code rc = load_layers(m, &l, opt);
     if (rc != SL_OK)
@@ -158,6 +163,28 @@ out:
     m->state = l.state;
     m->n_state = l.n_state;
     sl_load_done(&l);
+    return rc;
+}
+
+enum sl_code sl_model_plan(struct sl_model_plan *ret, struct sl_tensors *tensors, const char *file,
+                           struct sl_error *err)
+{
+    const struct sl_model_options defaults = {0};
+    struct sl_model m = {.tensors = tensors};
+    enum sl_code rc = find_mixer(&m, file, err);
+    if (rc != SL_OK)
+        return rc;
+    struct sl_load l = new_load(&m, file, &defaults, err);
+    rc = load_layers(&m, &l, &defaults);
+    if (rc == SL_OK)
+        *ret = (struct sl_model_plan){.title = m.mixer->title,
+                                      .config = l.config,
+                                      .state_bytes = l.state_bytes,
+                                      .weight_bytes = l.arena_bytes};
+    sl_free(l.state);
+    sl_load_done(&l);
+    sl_free(m.block_layers);
+    sl_free(m.mixer_layers);
     return rc;
 }
 

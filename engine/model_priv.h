@@ -44,4 +44,17 @@ SL_NODISCARD enum sl_code sl_model_open_memory(struct sl_model **ret, const void
                                                const struct sl_model_options *opt,
                                                struct sl_error *err);
 
+/* What a model would be, without packing it. */
+struct sl_model_plan {
+    const char *title; /* of its rule */
+    struct sl_config config;
+    size_t state_bytes;  /* of a session */
+    size_t weight_bytes; /* of the packed matrices and what else is copied from the file */
+};
+
+/* Everything that opening a model checks but the values: names, shapes, types, settings, with the
+ * rule's defaults. The tensors stay the caller's. Errors as sl_model_open(). */
+SL_NODISCARD enum sl_code sl_model_plan(struct sl_model_plan *ret, struct sl_tensors *tensors,
+                                        const char *file, struct sl_error *err);
+
 #endif

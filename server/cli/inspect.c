@@ -10,6 +10,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/formats/tensors.h"
+#include "engine/model_priv.h"
 #include "proto/buf.h"
 #include "proto/json_out.h"
 #include "server/cli/cli.h"
@@ -122,6 +123,26 @@ static void print_summary(const char *path, const struct sl_tensors *t, const st
         print_clean(t->meta[i].value, strlen(t->meta[i].value), TEXT_META_MAX);
         putchar('\n');
     }
+}
+
+/* Would it load, and what would it be? */
+static void print_plan(const struct sl_model_plan *p, const struct sl_error *refused)
+{
+    char n[32];
+    const struct sl_config *c = &p->config;
+    if (refused) {
+        printf("refused     ");
+        print_clean(refused->message, strlen(refused->message), strlen(refused->message));
+        putchar('\n');
+        return;
+    }
+    printf("loads as    %s: %zu layers, width %zu, %zu heads of %zu, vocabulary %zu", p->title,
+           c->n_layers, c->d_model, c->n_heads, c->head_size, c->vocab_size);
+    if (c->max_tokens)
+        printf(", at most %zu tokens", c->max_tokens);
+    printf("\nstate       %s bytes a session", grouped(p->state_bytes, n));
+    printf(", %s sessions a GiB\n", grouped(((size_t)1 << 30) / p->state_bytes, n));
+    printf("memory      %s bytes of packed weights beside the file\n", grouped(p->weight_bytes, n));
 }
 
 /* What a config.json says. Lists and objects are their entries. */
@@ -241,8 +262,35 @@ static void write_tensor(struct sl_json_out *w, const struct sl_tensor *x)
     sl_out_close(w, '}');
 }
 
+/* "loads": {…}, or "refused": why. */
+static void write_plan(struct sl_json_out *w, const struct sl_model_plan *p,
+                       const struct sl_error *refused)
+{
+    const struct sl_config *c = &p->config;
+    if (refused) {
+        member_text(w, "refused", refused->message);
+        return;
+    }
+    sl_out_key(w, "loads");
+    sl_out_open(w, '{');
+    member_text(w, "rule", p->title);
+    member_uint(w, "n_layers", c->n_layers);
+    member_uint(w, "d_model", c->d_model);
+    member_uint(w, "n_heads", c->n_heads);
+    member_uint(w, "head_size", c->head_size);
+    member_uint(w, "vocab_size", c->vocab_size);
+    if (c->max_tokens)
+        member_uint(w, "max_tokens", c->max_tokens);
+    member_uint(w, "state_bytes", p->state_bytes);
+    member_uint(w, "sessions_per_gib", ((size_t)1 << 30) / p->state_bytes);
+    member_uint(w, "weight_bytes", p->weight_bytes);
+    sl_out_close(w, '}');
+}
+
+/* plan and refused NULL: a session's snapshot, no model. */
 static enum sl_code write_json(const char *path, const struct sl_tensors *t,
-                               const struct summary *s, struct sl_error *err)
+                               const struct summary *s, const struct sl_model_plan *plan,
+                               const struct sl_error *refused, struct sl_error *err)
 {
     struct sl_buf b;
     sl_buf_init(&b, JSON_MAX);
@@ -273,6 +321,8 @@ static enum sl_code write_json(const char *path, const struct sl_tensors *t,
     sl_out_close(&w, '}');
     if (t->settings && !c)
         c = write_settings(&w, &b, t->settings, err);
+    if (plan)
+        write_plan(&w, plan, refused);
     if (sl_session_view_fits(t)) {
         sl_out_key(&w, "session");
         if (s->session)
@@ -307,20 +357,27 @@ static int wrong_usage(const char *what, const char *arg)
 
 static int inspect(const char *path, bool json)
 {
-    struct sl_error err = {0}, damage = {0};
+    struct sl_error err = {0}, damage = {0}, refusal;
+    struct sl_model_plan plan = {0};
     struct sl_tensors *t = NULL;
     struct sl_session_view *session = NULL;
     struct summary s;
     enum sl_code c = sl_tensors_open(&t, path, &err), damaged = SL_OK;
     if (c)
         return sl_cli_fail("inspect", &err);
-    if (sl_session_view_fits(t))
+    bool is_session = sl_session_view_fits(t);
+    const struct sl_error *refused = NULL;
+    if (!is_session && sl_model_plan(&plan, t, path, &refusal))
+        refused = &refusal;
+    if (is_session)
         damaged = sl_session_view_open(&session, path, t->file_bytes, &damage);
     summarize(t, session, &s);
     if (json) {
-        c = write_json(path, t, &s, &err);
+        c = write_json(path, t, &s, is_session ? NULL : &plan, refused, &err);
     } else {
         print_summary(path, t, &s);
+        if (!is_session)
+            print_plan(&plan, refused);
         print_settings(t->settings);
         print_table(t);
     }

@@ -128,6 +128,50 @@ static void test_directory(void **state)
     rule_remove(&f);
 }
 
+/* What it would be is what it is once it was opened, for every rule; and nothing is packed. */
+static void test_what_would_load(void **state)
+{
+    (void)state;
+    static char out[1 << 18];
+    for (const struct rule *r = rules; r->title; r++) {
+        struct rule_files f;
+        if (r->choices) /* what no file says, inspect does not know */
+            continue;
+        rule_write(r, &f);
+        char *args[] = {name, (char[]){"--json"}, f.path, NULL};
+        assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3, args), SL_EXIT_OK);
+        rule_remove(&f);
+        json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+        const json_t *v = json_object_get(o, "loads");
+        struct sl_model *m = rule_open(r, NULL);
+        const struct sl_model_info *i = sl_model_info(m);
+        assert_int_equal(json_integer_value(json_object_get(v, "state_bytes")), i->state_bytes);
+        assert_int_equal(json_integer_value(json_object_get(v, "weight_bytes")), i->weight_bytes);
+        assert_int_equal(json_integer_value(json_object_get(v, "n_layers")), i->n_layers);
+        assert_int_equal(json_integer_value(json_object_get(v, "vocab_size")), i->vocab_size);
+        assert_int_equal(json_integer_value(json_object_get(v, "sessions_per_gib")),
+                         (1 << 30) / (long long)i->state_bytes);
+        assert_null(json_object_get(o, "refused"));
+        sl_model_close(m);
+        json_decref(o);
+    }
+}
+
+/* What would refuse to load says why. */
+static void test_what_would_not_load(void **state)
+{
+    (void)state;
+    char path[128], out[8192];
+    make_model(path);
+    char *args[] = {name, path, NULL};
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
+    const char *refused = strstr(out, "\nrefused     ");
+    assert_non_null(refused);
+    assert_non_null(strstr(refused, "emb.weight")); /* the tensor that it lacks */
+    assert_null(strstr(out, "loads as"));
+    remove_temp(path);
+}
+
 #define GOLDEN "tests/vectors/snapshots/"
 
 static void test_session(void **state)
@@ -269,10 +313,16 @@ static void test_a_full_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),         cmocka_unit_test(test_json),
-        cmocka_unit_test(test_directory),    cmocka_unit_test(test_session),
-        cmocka_unit_test(test_session_json), cmocka_unit_test(test_damaged_session),
-        cmocka_unit_test(test_failures),     cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_directory),
+        cmocka_unit_test(test_what_would_load),
+        cmocka_unit_test(test_what_would_not_load),
+        cmocka_unit_test(test_session),
+        cmocka_unit_test(test_session_json),
+        cmocka_unit_test(test_damaged_session),
+        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_a_full_disk),
     };
     return cmocka_run_group_tests_name("inspect", tests, NULL, NULL);
 }
