@@ -245,7 +245,7 @@ static enum sl_code measure_all(struct probe *p, struct sl_error *err)
 
 static void tell_table(const struct probe *p, size_t size, int kind)
 {
-    printf("\nHeads of %zu, %s\n%24s", sizes[size],
+    printf("\nHeads of %zu, %s\n%26s", sizes[size],
            kind == FRESH ? "fresh keys: error of what is read, by number of pairs"
                          : "overwritten keys: error against the new value",
            "pairs");
@@ -253,7 +253,7 @@ static void tell_table(const struct probe *p, size_t size, int kind)
         printf(" %6.0f", p->pairs[i]);
     printf("\n");
     for (size_t r = 0; r < p->n_rules; r++) {
-        printf("%24s", sl_probe_rules[r].title);
+        printf("%26s", sl_probe_rules[r].title);
         for (size_t i = 0; i < p->n_points; i++)
             printf(" %6.3f", p->curves[size][r].error[kind][i]);
         printf("\n");
@@ -267,7 +267,7 @@ static void tell(const struct probe *p)
         "good\nas nothing. Decays halve in %d tokens, or per channel in %d to %d.\n\n",
         SL_PROBE_HALF_LIFE, SL_PROBE_HALF_LIFE / 16, SL_PROBE_HALF_LIFE * 16);
     for (size_t r = 0; r < p->n_rules; r++)
-        printf("%24s  %s\n", sl_probe_rules[r].title, sl_probe_rules[r].what);
+        printf("%26s  %s\n", sl_probe_rules[r].title, sl_probe_rules[r].what);
     for (size_t s = 0; s < N_SIZES; s++)
         for (int k = 0; k < N_KINDS; k++)
             tell_table(p, s, k);
