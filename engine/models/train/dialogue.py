@@ -18,7 +18,7 @@ SPARSE = dict(tell=1.5, ask=1.5, fix=0.8, unknown=1, small=9, skill=1.2, rev=0.2
 
 
 BOARD = dict(tell=5, ask=7, small=0.7, quiz=0.5, far=0.5)       # the whiteboard's: nothing but recall
-PLAIN = [i for i, f in enumerate(FAMS) if f['kind'] in ('myfav', 'petname', 'relname', 'relcity', 'reljob', 'objcol', 'objloc')]
+PLAIN = [i for i, f in enumerate(FAMS) if f['kind'] in ('petname', 'relcity', 'reljob', 'objcol')]
 
 # Facts that are also corrected by saying the new one as if it were the first.
 PLAINLY = ('myname', 'myage', 'mycity', 'myjob', 'objloc', 'objcol', 'code', 'meeting')
@@ -52,9 +52,9 @@ class Dialogue:
     def __init__(self, rng, plan, novel=0.25, real=0.45, noise=False, sentences=(), plain=False):
         """noise: some users type in lower case, without final punctuation or with a lead-in word;
         sentences: plain sentences that some turns throw in, answered by a general remark;
-        plain: only the families PLAIN, said in two ways each."""
+        plain: only the families PLAIN, each said in one way."""
         self.families = PLAIN if plain else range(len(FAMS))
-        self.weights, self.ways = [WEIGHTS[i] for i in self.families], 2 if plain else None
+        self.weights, self.ways = [WEIGHTS[i] for i in self.families], 1 if plain else None
         low = noise and rng.random() < 0.25
         self.nopunct, self.lead = noise and (low or rng.random() < 0.25), noise and rng.random() < 0.3
         self.r, self.w, self.plan, self.sentences = rng, World(rng, novel, real, low), plan, sentences

@@ -5,7 +5,7 @@
 RULE: linear_attn (elu + 1), retnet, gla, delta_net as flash-linear-attention's directories (config.json and
 model.safetensors); rwkv4, rwkv7 with BlinkDL's names (model.safetensors). Two layers of 128, two heads of 64,
 the embedded model's vocabulary; conversations of T tokens, each from an empty
-state, in plain words: seven families of facts, said in two ways, and nothing but telling and asking.  Beside the weights come a
+state, in plain words: four families of facts, each said in one way, and little but telling and asking.  Beside the weights come a
 prompt and the trainer's own logits for it, from the weights as rounded to F16: expected values of a test.
 What surrounds a rule is what its library has: a short convolution in retnet, gla and delta_net, a token shift
 in rwkv4 and rwkv7, neither in linear_attn."""
@@ -270,7 +270,7 @@ def main():
     p.add_argument('--out', required=True)
     p.add_argument('--texts')
     p.add_argument('--vocab', default=os.path.join(train.HERE, '..', 'tiny.vocab.txt'))
-    for name, value in dict(B=4, T=256, seed=1).items():
+    for name, value in dict(B=2, T=256, seed=1).items():
         p.add_argument('--' + name, type=int, default=value)
     for name, value in dict(tokens=1e6, lr=3e-3, wd=0.1, prose=0).items():
         p.add_argument('--' + name, type=float, default=value)
