@@ -150,7 +150,8 @@ static void test_crosstalk(void **state)
         }
 }
 
-/* Half of a pair is left after the half-life; a delta rule with a decay likewise. */
+/* Half of a pair is left after the half-life; a delta rule with a decay likewise, and what it
+ * erases is what the decay has left: the new value is whole. */
 static void test_decay(void **state)
 {
     (void)state;
@@ -166,6 +167,11 @@ static void test_decay(void **state)
                              rules[r]);
             sl_probe_memory_write(m, key, nothing);
         }
+        sl_probe_memory_clear(m);
+        write_pair(m, 2, 5);
+        write_pair(m, 2, 6);
+        double gamma = exp2(-1.0 / SL_PROBE_HALF_LIFE);
+        assert_reads(m, 2, 1, 6, r == 0 ? gamma : 0, 5, 1e-6, rules[r]);
         sl_probe_memory_close(m);
     }
 }

@@ -1,0 +1,17 @@
+/* rules_slow.h: BlinkDL's RWKV-4 to 6 and performer-pytorch's model once more, in double precision
+ * and as plainly as they can be written: whole sequences at a time, sums over all tokens before
+ * instead of a state. Written from the papers and the libraries' descriptions, not from engine/.
+ *
+ * Logits [n][*ret_vocab] after each of n tokens; free(). `rule` is what the file leaves open, as in
+ * sl_model_options. They end the program when they cannot. */
+#ifndef SLATE_TESTS_RULES_SLOW_H
+#define SLATE_TESTS_RULES_SLOW_H
+
+#include "engine/formats/tensors.h"
+
+double *rwkv_slow(const struct sl_tensors *t, const char *rule, const uint32_t *tokens, size_t n,
+                  size_t *ret_vocab);
+double *performer_slow(const struct sl_tensors *t, const char *rule, const uint32_t *tokens,
+                       size_t n, size_t *ret_vocab);
+
+#endif
