@@ -112,6 +112,21 @@ static void test_not_finite(void **rule)
     seeded_done(&s);
 }
 
+/* A value that is fine by itself, and not what the model makes of it: -exp(1000). */
+static void test_mapped(void **unused)
+{
+    (void)unused;
+    const struct rule *r = rules;
+    struct seeded s;
+    while (strcmp(r->title, "rwkv4") != 0)
+        r++;
+    r->list(&s);
+    struct seeded_tensor *t = seeded_find(&s, "blocks.1.att.time_decay");
+    t->plant_at = 3, t->plant = 1000;
+    refuse(r, &s, t->name, "holds 1000 (element 3), too large for F32");
+    seeded_done(&s);
+}
+
 /* RWKV-7's files have some that nothing uses; there they are counted (model_test.c). */
 static void test_more(void **rule)
 {
@@ -136,7 +151,7 @@ int main(void)
                 {"not finite", test_not_finite},
                 {"one too many", test_more}};
     enum { N_EACH = sizeof each / sizeof *each };
-    static struct CMUnitTest tests[N_RULES_MAX * N_EACH];
+    static struct CMUnitTest tests[N_RULES_MAX * N_EACH + 1];
     static char titles[N_RULES_MAX * N_EACH][80];
     size_t n = 0;
     for (size_t i = 0; rules[i].title; i++)
@@ -146,5 +161,6 @@ int main(void)
             tests[n] =
                 (struct CMUnitTest){titles[n], each[k].f, NULL, NULL, (void *)(uintptr_t)&rules[i]};
         }
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_mapped);
     return _cmocka_run_group_tests("rules_input", tests, n, NULL, NULL);
 }
