@@ -50,7 +50,13 @@ struct sl_option_set {
     void *dst; /* the struct that the offsets belong to */
 };
 
-enum { SL_CMD_SERVE = 1, SL_CMD_GENERATE = 2, SL_CMD_INSPECT = 4, SL_CMD_BENCH = 8, SL_CMD_PROBE = 16 };
+enum {
+    SL_CMD_SERVE = 1,
+    SL_CMD_GENERATE = 2,
+    SL_CMD_INSPECT = 4,
+    SL_CMD_BENCH = 8,
+    SL_CMD_PROBE = 16
+};
 
 struct sl_args { /* what parsing found besides options */
     bool help;
