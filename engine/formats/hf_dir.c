@@ -1,7 +1,5 @@
-/* hf_dir.c: see hf_dir.h.
- *
- * Weights are looked for by the names that the library writes, a row each; what is known and not
- * read yet is named in the message rather than called absent. */
+/* hf_dir.c: see hf_dir.h. Weights are looked for by the names that the libraries write, a row each,
+ * the first one that is there. */
 #include "engine/formats/hf_dir.h"
 
 #include <errno.h>
@@ -12,17 +10,18 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "engine/formats/hf_index.h"
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, INDEX_BYTES_MAX = 16 << 20 };
 
-static const struct {
+static const struct weights {
     const char *file;
-    const char *instead; /* NULL: it is read */
+    bool is_index; /* of several files: hf_index.h */
 } weights[] = {
-    {"model.safetensors", NULL},
-    {"model.safetensors.index.json", "a model in several files"},
-    {"pytorch_model.bin", "PyTorch weights"},
-    {"pytorch_model.bin.index.json", "PyTorch weights in several files"},
+    {"model.safetensors", false},
+    {"model.safetensors.index.json", true},
+    {"pytorch_model.bin", false}, /* a .pth file under another name */
+    {"pytorch_model.bin.index.json", true},
 };
 
 static enum sl_code join(char ret[PATH_BYTES], const char *folder, const char *file,
@@ -35,11 +34,10 @@ static enum sl_code join(char ret[PATH_BYTES], const char *folder, const char *f
     return SL_OK;
 }
 
-/* The path of the weights that are there, and the file's own name. */
-static enum sl_code find_weights(char ret[PATH_BYTES], const char **ret_file, const char *folder,
-                                 struct sl_error *err)
+/* The weights that are there, and their path. */
+static enum sl_code find_weights(char ret[PATH_BYTES], const struct weights **ret_row,
+                                 const char *folder, struct sl_error *err)
 {
-    const char *other = NULL, *instead = NULL;
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
         enum sl_code c = join(ret, folder, weights[i].file, err);
         if (c)
@@ -47,21 +45,14 @@ static enum sl_code find_weights(char ret[PATH_BYTES], const char **ret_file, co
         struct stat st;
         if (stat(ret, &st) != 0 || !S_ISREG(st.st_mode))
             continue;
-        *ret_file = weights[i].file;
-        if (!weights[i].instead)
-            return SL_OK;
-        other = other ? other : weights[i].file;
-        instead = instead ? instead : weights[i].instead;
+        *ret_row = &weights[i];
+        return SL_OK;
     }
-    if (other)
-        return sl_fail(err, SL_E_FILE_UNSUPPORTED,
-                       "%.200s: holds %s (%s); a directory with config.json and model.safetensors "
-                       "is needed",
-                       folder, other, instead);
     return sl_fail(
         err, SL_E_FILE_UNSUPPORTED,
         "%.200s: is a directory without model.safetensors; a .safetensors or .pth file is "
-        "needed, or a directory with config.json and model.safetensors",
+        "needed, or a directory with config.json and model.safetensors, pytorch_model.bin, or the "
+        "index of several such files",
         folder);
 }
 
@@ -73,8 +64,9 @@ static enum sl_code read_error(const char *path, struct sl_error *err)
                    path, strerror_r(e, text, sizeof text));
 }
 
-/* All of a file of at most SL_SETTINGS_BYTES_MAX bytes; one more shows that it is longer. */
-static enum sl_code read_text(const char *path, char **ret, size_t *ret_n, struct sl_error *err)
+/* All of a file of at most `max` bytes; one more shows that it is longer. */
+static enum sl_code read_text(const char *path, size_t max, char **ret, size_t *ret_n,
+                              struct sl_error *err)
 {
     enum sl_code c = SL_OK;
     char *text = NULL;
@@ -88,13 +80,13 @@ static enum sl_code read_text(const char *path, char **ret, size_t *ret_n, struc
         c = sl_fail(err, SL_E_FILE_UNSUPPORTED, "%.300s: is not a regular file", path);
         goto out;
     }
-    text = sl_malloc(SL_SETTINGS_BYTES_MAX + 1);
+    text = sl_malloc(max + 1);
     if (!text) {
         c = sl_fail(err, SL_E_NO_MEMORY, "%.300s: not enough memory to read it", path);
         goto out;
     }
-    while (n < SL_SETTINGS_BYTES_MAX + 1 && got > 0) {
-        got = read(fd, text + n, SL_SETTINGS_BYTES_MAX + 1 - n);
+    while (n < max + 1 && got > 0) {
+        got = read(fd, text + n, max + 1 - n);
         n += got > 0 ? (size_t)got : 0;
     }
     if (got < 0)
@@ -132,7 +124,7 @@ static enum sl_code read_settings(struct sl_settings **ret, const char *folder,
     size_t n = 0;
     enum sl_code c = join(path, folder, "config.json", err);
     if (!c)
-        c = read_text(path, &text, &n, err);
+        c = read_text(path, SL_SETTINGS_BYTES_MAX, &text, &n, err);
     if (c)
         return c;
     short_path(name, folder, "config.json");
@@ -141,23 +133,38 @@ static enum sl_code read_settings(struct sl_settings **ret, const char *folder,
     return c;
 }
 
+static enum sl_code open_index(struct sl_tensors **ret, const char *folder, const char *path,
+                               const char *name, struct sl_error *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    enum sl_code c = read_text(path, INDEX_BYTES_MAX, &text, &n, err);
+    if (!c && n > INDEX_BYTES_MAX)
+        c = sl_fail(err, SL_E_TOO_LARGE, "%s: has more than %d bytes", name, INDEX_BYTES_MAX);
+    if (!c)
+        c = sl_hf_index_open(ret, folder, text, n, name, err);
+    sl_free(text);
+    return c;
+}
+
 enum sl_code sl_hf_dir_open(struct sl_tensors **ret, struct sl_settings **ret_settings,
                             char ret_name[SL_HF_NAME_BYTES], const char *path, struct sl_error *err)
 {
     char full[PATH_BYTES];
-    const char *file = NULL;
+    const struct weights *row = NULL;
     struct sl_settings *settings = NULL;
-    enum sl_code c = find_weights(full, &file, path, err);
+    enum sl_code c = find_weights(full, &row, path, err);
     if (!c)
         c = read_settings(&settings, path, err);
     if (c)
         return c;
-    c = sl_tensors_open(ret, full, err);
+    short_path(ret_name, path, row->file);
+    c = row->is_index ? open_index(ret, path, full, ret_name, err)
+                      : sl_tensors_open(ret, full, err);
     if (c) {
         sl_settings_close(settings);
         return c;
     }
-    short_path(ret_name, path, file);
     *ret_settings = settings;
     return SL_OK;
 }

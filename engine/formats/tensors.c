@@ -38,6 +38,8 @@ struct opened { /* what sl_tensors.priv points to; it contains the sl_tensors it
     size_t map_n;
     struct sl_arena strings;
     struct sl_settings *settings;
+    struct sl_tensors **parts; /* whose tensors these are too: sl_tensors_join() */
+    size_t n_parts;
     char name[SL_HF_NAME_BYTES];
     size_t cap, meta_cap;
     size_t dense_bytes; /* of all tensors together */
@@ -354,11 +356,63 @@ out:
     return c;
 }
 
+static size_t count_all(struct sl_tensors *const *parts, size_t n)
+{
+    size_t all = 0;
+    for (size_t i = 0; i < n; i++)
+        all += parts[i]->n; /* each at most SL_TENSORS_MAX */
+    return all;
+}
+
+enum sl_code sl_tensors_join(struct sl_tensors **ret, struct sl_tensors *const *parts, size_t n,
+                             const char *name, struct sl_error *err)
+{
+    assert(n >= 1);
+    size_t all = count_all(parts, n);
+    if (all > SL_TENSORS_MAX)
+        return sl_fail(err, SL_E_TOO_LARGE, "%.160s: more than %zu tensors", name, SL_TENSORS_MAX);
+    struct opened *o = new_opened(0);
+    if (o) {
+        o->pub.v = sl_calloc(all + 1, sizeof *o->pub.v);
+        o->parts = sl_calloc(n, sizeof(struct sl_tensors *));
+        o->pub.meta = sl_calloc(parts[0]->n_meta + 1, sizeof *o->pub.meta);
+    }
+    if (!o || !o->pub.v || !o->parts || !o->pub.meta) {
+        if (o)
+            sl_tensors_close(&o->pub);
+        return sl_fail(err, SL_E_NO_MEMORY, "%.160s: not enough memory for a list of %zu tensors",
+                       name, all);
+    }
+    o->pub.container = parts[0]->container;
+    for (size_t i = 0; i < n; i++) {
+        if (parts[i]->n)
+            memcpy(o->pub.v + o->pub.n, parts[i]->v, parts[i]->n * sizeof *o->pub.v);
+        o->pub.n += parts[i]->n;
+        o->pub.file_bytes += parts[i]->file_bytes;
+    }
+    if (parts[0]->n_meta)
+        memcpy(o->pub.meta, parts[0]->meta, parts[0]->n_meta * sizeof *o->pub.meta);
+    o->pub.n_meta = parts[0]->n_meta;
+    struct sl_reader r = {.t = &o->pub, .name = name, .err = err};
+    enum sl_code c = sort(&r);
+    if (c) {
+        sl_tensors_close(&o->pub);
+        return c;
+    }
+    memcpy(o->parts, parts, n * sizeof *o->parts);
+    o->n_parts = n;
+    *ret = &o->pub;
+    return SL_OK;
+}
+
 void sl_tensors_close(struct sl_tensors *t)
 {
     if (!t)
         return;
     struct opened *o = opened_of(t);
+    for (size_t i = 0; i < o->n_parts; i++)
+        sl_tensors_close(o->parts[i]);
+    sl_free(o->parts);
     sl_settings_close(o->settings);
     sl_arena_done(&o->strings);
     sl_free(t->v);

@@ -54,6 +54,12 @@ SL_NODISCARD enum sl_code sl_tensors_open_memory(struct sl_tensors **ret, const 
 
 void sl_tensors_close(struct sl_tensors *t); /* NULL is fine */
 
+/* n lists as one, which owns them from then on (the array stays the caller's); metadata and
+ * container are the first one's. `name` is for messages. Errors: NO_MEMORY, TOO_LARGE, FILE_CORRUPT
+ * (two have a tensor of one name); then nothing was taken. */
+SL_NODISCARD enum sl_code sl_tensors_join(struct sl_tensors **ret, struct sl_tensors *const *parts,
+                                          size_t n, const char *name, struct sl_error *err);
+
 /* Settings for tensors that have none yet, as if they lay in one directory; t owns them then.
  * `name` is of the weights' file, cut where it is long. */
 void sl_tensors_settle(struct sl_tensors *t, struct sl_settings *settings, const char *name);
