@@ -11,7 +11,8 @@ struct sl_model;
 
 struct sl_model_options {
     const char *path;      /* a .pth or .safetensors file, or a directory with config.json and
-                              model.safetensors; NULL: the embedded default model */
+                              model.safetensors, its index, or pytorch_model.bin; NULL: the embedded
+                              default model */
     enum sl_dtype weights; /* F32, BF16 or F16: how matrices are kept; NONE: as the file has them */
     const char *kernels;   /* "ref", "avx2", …; NULL: the best this machine can run */
     bool fast;             /* prompts may be read in another form of the rule's recurrence than
