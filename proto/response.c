@@ -338,6 +338,11 @@ static void model_fields(struct sl_json_out *w, const struct sl_model_view *m)
     key_uint(w, "d_model", info->d_model);
     key_uint(w, "vocab_size", info->vocab_size);
     key_uint(w, "state_bytes", info->state_bytes);
+    sl_out_key(w, "max_tokens");
+    if (info->max_tokens)
+        sl_out_uint(w, info->max_tokens);
+    else
+        sl_out_null(w);
     key_str(w, "fingerprint", hex);
     key_str(w, "tokenizer", m->tokenizer);
     key_str(w, "chat_template", m->chat_template);

@@ -213,7 +213,8 @@ static void sessions(void **state)
     "\"object\":\"model\",\"created\":5,\"owned_by\":\"slate\",\"arch\":\"rwkv7\","                \
     "\"weights\":\"bf16\",\"kernels\":\"ref\",\"parameters\":9000000000,\"n_layers\":12,"          \
     "\"d_model\":768,\"vocab_size\":65536,\"state_bytes\":2432,"                                   \
-    "\"fingerprint\":\"00010203040506070809fafbfcfdfeff\",\"tokenizer\":\"bytes\","                \
+    "\"max_tokens\":null,\"fingerprint\":\"00010203040506070809fafbfcfdfeff\",\"tokenizer\":"      \
+    "\"bytes\","                                                                                   \
     "\"chat_template\":\"rwkv\"}"
 
 static void models(void **state)
@@ -238,6 +239,11 @@ static void models(void **state)
     sl_write_model_list(&b, m, 2);
     check(&b,
           "{\"object\":\"list\",\"data\":[{\"id\":\"one\"," MODEL ",{\"id\":\"two\"," MODEL "]}");
+    struct sl_model_info with_end = info;
+    with_end.max_tokens = 512;
+    sl_write_model(&b, &(struct sl_model_view){"end", 5, &with_end, "bytes", "rwkv"});
+    sl_buf_putc(&b, '\0');
+    assert_non_null(strstr(b.data, "\"max_tokens\":512,"));
     sl_buf_done(&b);
 }
 
