@@ -97,7 +97,8 @@ bool sl_snapshot_pack_f32(unsigned char *dst, const float *src, size_t n);
 bool sl_snapshot_pack_bf16(unsigned char *dst, const float *src, size_t n);
 bool sl_snapshot_pack_i8(unsigned char *dst, float *ret_scale, const float *src, size_t n);
 
-/* And back. */
+/* And back. F32: false when one is not finite; the others are looked at before. */
+bool sl_snapshot_unpack_f32(float *dst, const unsigned char *src, size_t n);
 void sl_snapshot_unpack_bf16(float *dst, const unsigned char *src, size_t n);
 void sl_snapshot_unpack_i8(float *dst, const unsigned char *src, float scale, size_t n);
 
@@ -110,6 +111,7 @@ struct sl_snapshot_loops {
     bool (*pack_f32)(unsigned char *dst, const float *src, size_t n);
     bool (*pack_bf16)(unsigned char *dst, const float *src, size_t n);
     bool (*pack_i8)(unsigned char *dst, float *ret_scale, const float *src, size_t n);
+    bool (*unpack_f32)(float *dst, const unsigned char *src, size_t n);
     void (*unpack_bf16)(float *dst, const unsigned char *src, size_t n);
     void (*unpack_i8)(float *dst, const unsigned char *src, float scale, size_t n);
     bool (*values_good)(const unsigned char *src, enum sl_dtype dtype, bool scales, size_t n);

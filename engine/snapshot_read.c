@@ -4,7 +4,8 @@
  * (formats/safetensors.c), its metadata and their digest, that it is this model's, each tensor's
  * name, type and shape. Then comes one walk over the data: a block is hashed, its values are
  * checked, and it is copied into the slot, while it lies in the nearest cache; a second walk would
- * fetch it from memory again, and take as long as the copy itself. So the slot of a file that is
+ * fetch it from memory again, and take as long as the copy itself. (From a source it is read a
+ * piece at a time on this walk, and hashed there: snapshot.h.) So the slot of a file that is
  * refused for a value or its digest holds a part of it, and its caller must give a slot that nobody
  * reads (snapshot.h).
  *
@@ -20,11 +21,34 @@
 #include "engine/base/mem.h"
 #include "engine/snapshot_priv.h"
 
+/* --- where the bytes come from --- */
+
+struct input {
+    const unsigned char *data;
+    size_t n, have;                          /* have: of the n bytes are there */
+    const struct sl_snapshot_source *source; /* NULL: all are */
+};
+
+static enum sl_code need(struct input *in, size_t end, struct sl_error *err)
+{
+    if (end <= in->have)
+        return SL_OK;
+    assert(in->source && end <= in->n);
+    enum sl_code c = in->source->need(in->source->arg, end, &in->have, err);
+    assert(c || (in->have >= end && in->have <= in->n));
+    return c;
+}
+
 /* --- the container --- */
 
-static enum sl_code check_header(const unsigned char *data, size_t n, struct sl_error *err)
+static enum sl_code check_header(struct input *in, struct sl_error *err)
 {
+    const unsigned char *data = in->data;
+    size_t n = in->n;
     uint64_t header_n;
+    enum sl_code c = need(in, n < 9 ? n : 9, err);
+    if (c)
+        return c;
     if (n < 9)
         return CORRUPT(err,
                        "the snapshot has only %zu bytes; it must begin with 8 bytes of length "
@@ -43,6 +67,9 @@ static enum sl_code check_header(const unsigned char *data, size_t n, struct sl_
         return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
                        "the snapshot's header has %" PRIu64 " bytes; at most %zu are allowed",
                        header_n, SL_SNAPSHOT_HEADER_MAX);
+    c = need(in, 8 + (size_t)header_n, err);
+    if (c)
+        return c;
     if (sl_snapshot_too_many_values(data + 8, (size_t)header_n))
         return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
                        "the snapshot's header holds more than %zu JSON values",
@@ -50,14 +77,14 @@ static enum sl_code check_header(const unsigned char *data, size_t n, struct sl_
     return SL_OK;
 }
 
-static enum sl_code open_file(struct sl_tensors **ret, const unsigned char *data, size_t n,
-                              struct sl_error *err)
+/* Looks at nothing behind the header. */
+static enum sl_code open_file(struct sl_tensors **ret, struct input *in, struct sl_error *err)
 {
-    enum sl_code c = check_header(data, n, err);
+    enum sl_code c = check_header(in, err);
     if (c)
         return c;
     struct sl_error e;
-    c = sl_tensors_open_memory(ret, data, n, "the snapshot", &e);
+    c = sl_tensors_open_memory(ret, in->data, in->n, "the snapshot", &e);
     if (c)
         return sl_fail(err, c == SL_E_NO_MEMORY ? c : SL_E_SNAPSHOT_CORRUPT, "%s", e.message);
     return SL_OK;
@@ -104,39 +131,62 @@ static void put_rows(const struct place *p, size_t i, size_t n)
     }
 }
 
-static void put_values(const struct place *p, size_t i, size_t n)
+/* n values from number i on: false when one may not be used. */
+static bool put_values(const struct place *p, size_t i, size_t n)
 {
     const struct sl_tensor *x = p->tensor;
     size_t size = sl_dtype_size(x->dtype);
+    if (p->to && x->dtype == SL_DTYPE_F32)
+        return sl_snapshot_unpack_f32((float *)(void *)p->to + i, x->data + i * size, n);
+    if (!sl_snapshot_values_good(x->data + i * size, x->dtype, p->is_scales, n))
+        return false;
     if (!p->to)
-        return;
+        return true;
     if (x->dtype == SL_DTYPE_BF16)
         sl_snapshot_unpack_bf16((float *)(void *)p->to + i, x->data + i * size, n);
     else if (x->dtype == SL_DTYPE_I8)
         put_rows(p, i, n);
     else
         memcpy(p->to + i * size, x->data + i * size, n * size);
-}
-
-static bool take_tensor(const struct place *p, struct sl_digest *digest)
-{
-    const struct sl_tensor *t = p->tensor;
-    size_t size = sl_dtype_size(t->dtype), n = t->n_elements;
-    for (size_t i = 0, part; i < n; i += part) {
-        const unsigned char *at = t->data + i * size;
-        part = block(n - i);
-        sl_snapshot_prefetch(at + part * size, block(n - i - part) * size);
-        sl_digest_add(digest, at, part * size);
-        if (!sl_snapshot_values_good(at, t->dtype, p->is_scales, part))
-            return false;
-        put_values(p, i, part);
-    }
     return true;
 }
 
-/* Every value may be used, and the data have the digest that the file names; they go where `v`
- * says: in one walk over the data section, which the tensors cover without a gap. Sorts v. */
-static enum sl_code take_values(const struct sl_tensors *t, struct place *v, struct sl_error *err)
+/* All bytes of a tensor are there. */
+static enum sl_code need_all(struct input *in, const struct sl_tensor *t, struct sl_error *err)
+{
+    if (t->n_elements == 0)
+        return SL_OK;
+    return need(in, (size_t)(t->data - in->data) + t->n_elements * sl_dtype_size(t->dtype), err);
+}
+
+/* digest NULL: none is taken. */
+static enum sl_code take_tensor(struct input *in, const struct place *p, struct sl_digest *digest,
+                                struct sl_error *err)
+{
+    const struct sl_tensor *t = p->tensor;
+    size_t size = sl_dtype_size(t->dtype), n = t->n_elements;
+    enum sl_code c = p->scales ? need_all(in, p->scales, err) : SL_OK;
+    for (size_t i = 0, part; !c && i < n; i += part) {
+        const unsigned char *at = t->data + i * size;
+        part = block(n - i);
+        c = need(in, (size_t)(at - in->data) + part * size, err);
+        if (c)
+            break;
+        sl_snapshot_prefetch(at + part * size, block(n - i - part) * size);
+        if (digest)
+            sl_digest_add(digest, at, part * size);
+        if (!put_values(p, i, part))
+            return CORRUPT(err, "the snapshot's tensor \"%.80s\" holds a value that is %s", t->name,
+                           t->dtype == SL_DTYPE_I64 ? "negative" : "not finite");
+    }
+    return c;
+}
+
+/* Every value may be used, and the data have the digest that the file names (unless their source
+ * sees to that); they go where `v` says: in one walk over the data section, which the tensors cover
+ * without a gap. Sorts v. */
+static enum sl_code take_values(struct input *in, const struct sl_tensors *t, struct place *v,
+                                struct sl_error *err)
 {
     unsigned char want[16], got[16];
     enum sl_code c = sl_snapshot_read_hex(t, "payload.xxh3", want, err);
@@ -146,12 +196,10 @@ static enum sl_code take_values(const struct sl_tensors *t, struct place *v, str
         qsort(v, t->n, sizeof *v, by_data);
     struct sl_digest x;
     sl_digest_begin(&x);
-    for (size_t i = 0; i < t->n; i++) {
-        const struct sl_tensor *bad = v[i].tensor;
-        if (!take_tensor(&v[i], &x))
-            return CORRUPT(err, "the snapshot's tensor \"%.80s\" holds a value that is %s",
-                           bad->name, bad->dtype == SL_DTYPE_I64 ? "negative" : "not finite");
-    }
+    for (size_t i = 0; !c && i < t->n; i++)
+        c = take_tensor(in, &v[i], in->source ? NULL : &x, err);
+    if (c || in->source)
+        return c;
     sl_digest_end(&x, got);
     if (sl_snapshot_text(t, "payload.xxh3") && memcmp(got, want, 16) != 0)
         return CORRUPT(err, "the snapshot's data do not have the digest that its metadata name; "
@@ -171,10 +219,10 @@ static struct place *list_tensors(const struct sl_tensors *t, struct sl_error *e
     return v;
 }
 
-static enum sl_code check_values(const struct sl_tensors *t, struct sl_error *err)
+static enum sl_code check_values(struct input *in, const struct sl_tensors *t, struct sl_error *err)
 {
     struct place *v = list_tensors(t, err);
-    enum sl_code c = v ? take_values(t, v, err) : SL_E_NO_MEMORY;
+    enum sl_code c = v ? take_values(in, t, v, err) : SL_E_NO_MEMORY;
     sl_free(v);
     return c;
 }
@@ -343,8 +391,8 @@ static void fill_rest(const struct sl_model *m, const struct sl_tensors *t, unsi
 }
 
 /* The values of a file whose tensors are this model's: every byte of the slot is written. */
-static enum sl_code take_state(const struct sl_model *m, const struct sl_tensors *t, void *state,
-                               struct sl_error *err)
+static enum sl_code take_state(const struct sl_model *m, struct input *in,
+                               const struct sl_tensors *t, void *state, struct sl_error *err)
 {
     size_t n;
     const struct sl_state_tensor *s = sl_model_state_tensors(m, &n);
@@ -356,10 +404,12 @@ static enum sl_code take_state(const struct sl_model *m, const struct sl_tensors
         struct place *p = &v[x - t->v];
         char name[sizeof s->name + sizeof SL_SNAPSHOT_SCALE];
         p->to = (unsigned char *)state + s[i].offset;
+        if (x->dtype != SL_DTYPE_I8)
+            continue;
         (void)snprintf(name, sizeof name, "%s" SL_SNAPSHOT_SCALE, s[i].name);
-        p->scales = x->dtype == SL_DTYPE_I8 ? sl_tensors_find(t, name) : NULL;
+        p->scales = sl_tensors_find(t, name);
     }
-    enum sl_code c = take_values(t, v, err);
+    enum sl_code c = take_values(in, t, v, err);
     sl_free(v);
     if (!c)
         fill_rest(m, t, state);
@@ -383,20 +433,20 @@ static enum sl_code check_counter(const struct sl_model *m, const struct sl_tens
 
 /* --- all of it --- */
 
-enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenizer *t,
-                              const void *data, size_t n, void *state, struct sl_snapshot_info *ret,
-                              struct sl_error *err)
+static enum sl_code read_all(const struct sl_model *m, const struct sl_tokenizer *t,
+                             struct input *in, void *state, struct sl_snapshot_info *ret,
+                             struct sl_error *err)
 {
     struct sl_tensors *f = NULL;
     struct sl_snapshot_info info = {.text = NULL};
     unsigned char fingerprint[16];
     const char *arch;
     enum sl_code c = SL_OK;
-    if (n > sl_snapshot_bytes_max(m))
+    if (in->n > sl_snapshot_bytes_max(m))
         return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
-                       "the snapshot has %zu bytes; one of this model has at most %zu", n,
+                       "the snapshot has %zu bytes; one of this model has at most %zu", in->n,
                        sl_snapshot_bytes_max(m));
-    c = open_file(&f, data, n, err);
+    c = open_file(&f, in, err);
     if (c)
         goto out;
     c = sl_snapshot_read_meta(f, &info, fingerprint, err);
@@ -411,7 +461,7 @@ enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenize
     if (!c)
         c = sl_snapshot_take_texts(f, &info, &arch, err);
     if (!c)
-        c = take_state(m, f, state, err);
+        c = take_state(m, in, f, state, err);
     if (c) {
         sl_free(info.text);
         goto out;
@@ -420,6 +470,23 @@ enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenize
 out:
     sl_tensors_close(f);
     return c;
+}
+
+enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenizer *t,
+                              const void *data, size_t n, void *state, struct sl_snapshot_info *ret,
+                              struct sl_error *err)
+{
+    struct input in = {.data = data, .n = n, .have = n};
+    return read_all(m, t, &in, state, ret, err);
+}
+
+enum sl_code sl_snapshot_read_from(const struct sl_model *m, const struct sl_tokenizer *t,
+                                   const void *data, size_t n,
+                                   const struct sl_snapshot_source *source, void *state,
+                                   struct sl_snapshot_info *ret, struct sl_error *err)
+{
+    struct input in = {.data = data, .n = n, .source = source};
+    return read_all(m, t, &in, state, ret, err);
 }
 
 /* Without a model there are no shapes to hold them to. */
@@ -448,14 +515,15 @@ enum sl_code sl_snapshot_describe(const void *data, size_t n, struct sl_snapshot
     struct sl_snapshot_info info = {.text = NULL};
     unsigned char fingerprint[16];
     const char *arch;
-    enum sl_code c = open_file(&f, data, n, err);
+    struct input in = {.data = data, .n = n, .have = n};
+    enum sl_code c = open_file(&f, &in, err);
     if (c)
         goto out;
     c = sl_snapshot_read_meta(f, &info, fingerprint, err);
     if (!c)
         c = check_types(f, &info.dtype, err);
     if (!c)
-        c = check_values(f, err);
+        c = check_values(&in, f, err);
     if (!c)
         c = sl_snapshot_take_texts(f, &info, &arch, err);
     if (c)

@@ -28,6 +28,11 @@ bool sl_snapshot_pack_i8(unsigned char *dst, float *ret_scale, const float *src,
     return loops()->pack_i8(dst, ret_scale, src, n);
 }
 
+bool sl_snapshot_unpack_f32(float *dst, const unsigned char *src, size_t n)
+{
+    return loops()->unpack_f32(dst, src, n);
+}
+
 void sl_snapshot_unpack_bf16(float *dst, const unsigned char *src, size_t n)
 {
     loops()->unpack_bf16(dst, src, n);

@@ -79,12 +79,7 @@ static void ready_ends(struct sl_sessions *ss, struct sl_session *s, const struc
 struct load {
     struct sl_sessions *ss;
     struct sl_session *s;
-    uv_work_t work;
-    unsigned char *data; /* the snapshot; NULL: the initial state */
-    size_t n_data;
-    uint64_t snapshot_version;
-    struct sl_store_turn *turns; /* with their own tokens and continuations */
-    size_t n_turns;
+    bool has_state; /* the slot is filled; else it is the initial state */
     struct sl_answer answers[SL_STORE_ANSWERS_MAX];
     size_t n_answers;
     void *slot;
@@ -101,18 +96,12 @@ struct load {
 
 static void load_free(struct load *l)
 {
-    for (size_t i = 0; i < l->n_turns; i++) {
-        sl_free((void *)l->turns[i].tokens);
-        sl_free((void *)l->turns[i].continuation.s);
-    }
     for (size_t i = 0; i < l->n_answers; i++) {
         sl_free(l->answers[i].key);
         sl_free(l->answers[i].body);
     }
     sl_continuation_done(&l->cont);
     sl_slab_unref(l->ss->opt.slab, l->slot);
-    sl_free(l->turns);
-    sl_store_recycle(l->ss->store, l->data, l->n_data);
     sl_free(l->info.text);
     sl_free(l->pending);
     sl_free(l->ring);
@@ -184,7 +173,7 @@ static enum sl_code check_last(struct load *l, const struct sl_continuation *c, 
     return SL_OK;
 }
 
-static enum sl_code replay_turns(struct load *l)
+static enum sl_code replay_turns(struct load *l, const struct sl_store_record *r)
 {
     size_t vocab = sl_model_info(l->ss->opt.model)->vocab_size;
     struct sl_continuation before = {.pool = SL_POOL_INIT};
@@ -192,9 +181,9 @@ static enum sl_code replay_turns(struct load *l)
     const char *text = l->info.continuation;
     size_t n_text = text ? strlen(text) : 0;
     enum sl_code c = SL_OK;
-    for (size_t i = 0; !c && i < l->n_turns; i++) {
-        const struct sl_store_turn *t = &l->turns[i];
-        if (t->version != l->snapshot_version + i + 1)
+    for (size_t i = 0; !c && i < r->n_turns; i++) {
+        const struct sl_store_turn *t = &r->turns[i];
+        if (t->version != r->head->snapshot_version + i + 1)
             c = contradicts(l, "a turn is missing");
         if (!c)
             c = add_turn(l, t, now);
@@ -213,17 +202,18 @@ static enum sl_code replay_turns(struct load *l)
     return c;
 }
 
-static enum sl_code decode_snapshot(struct load *l)
+static enum sl_code decode_snapshot(struct load *l, const struct sl_store_record *r)
 {
     const struct sl_sessions_options *o = &l->ss->opt;
-    if (!l->data)
+    if (!r->snapshot)
         return SL_OK;
-    enum sl_code c =
-        sl_snapshot_read(o->model, o->tokenizer, l->data, l->n_data, l->slot, &l->info, &l->err);
+    enum sl_code c = sl_snapshot_read_from(o->model, o->tokenizer, r->snapshot, r->n_snapshot,
+                                           &r->source, l->slot, &l->info, &l->err);
     if (c)
         return c;
+    l->has_state = true;
     if (memcmp(l->info.incarnation, l->s->incarnation, sizeof l->info.incarnation) != 0 ||
-        strcmp(l->info.session_id, l->s->id) != 0 || l->info.version != l->snapshot_version)
+        strcmp(l->info.session_id, l->s->id) != 0 || l->info.version != r->head->snapshot_version)
         return contradicts(l, "its snapshot is that of another session, or of another version");
     if (!l->info.continuation)
         return SL_OK;
@@ -240,20 +230,50 @@ static enum sl_code decode_snapshot(struct load *l)
     return SL_OK;
 }
 
-/* The pool's thread: the session is not touched, its head does not change while it is loaded. */
-static void decode(uv_work_t *work)
+static enum sl_code copy_answers(struct load *l, const struct sl_store_record *r)
 {
-    struct load *l = work->data;
-    l->code = decode_snapshot(l);
-    if (!l->code)
-        l->code = replay_turns(l);
+    struct sl_session keeper = {.n_answers = 0};
+    bool ok = true;
+    for (size_t i = 0; ok && i < r->n_answers; i++) {
+        const struct sl_store_answer *a = &r->answers[i];
+        struct sl_answer answer = {.key = (char *)(uintptr_t)a->idempotency_key,
+                                   .at = a->at,
+                                   .body = (char *)(uintptr_t)a->body.s,
+                                   .n_body = a->body.n};
+        memcpy(answer.request_hash, a->request_hash, sizeof answer.request_hash);
+        ok = sl_session_keep_answer(&keeper, &answer);
+    }
+    memcpy(l->answers, keeper.answers, sizeof l->answers);
+    l->n_answers = keeper.n_answers;
+    return ok ? SL_OK : sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a session's answers");
+}
+
+static enum sl_code decode_record(struct load *l, const struct sl_store_record *r)
+{
+    l->ring = sl_calloc(1, sizeof *l->ring);
+    if (!l->ring)
+        return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory to load session '%s'", l->s->id);
+    enum sl_code c = decode_snapshot(l, r);
+    if (!c)
+        c = replay_turns(l, r);
+    return c ? c : copy_answers(l, r);
+}
+
+/* The pool's thread: the session is not touched, its head does not change while it is loaded. */
+static enum sl_code decode(void *arg, const struct sl_store_record *r, struct sl_error *err)
+{
+    struct load *l = arg;
+    enum sl_code c = decode_record(l, r);
+    if (c)
+        *err = l->err;
+    return c;
 }
 
 static void install(struct load *l)
 {
     struct sl_session *s = l->s;
     sl_session_forget_rest(l->ss, s);
-    if (l->data) {
+    if (l->has_state) {
         s->state = l->slot;
         l->slot = NULL;
     }
@@ -288,77 +308,12 @@ static void load_ends(struct load *l)
     ready_ends(ss, s, failed ? &err : NULL);
 }
 
-static void on_decoded(uv_work_t *work, int status)
-{
-    (void)status;
-    load_ends(work->data);
-}
-
-static bool copy_turns(struct load *l, const struct sl_store_record *r)
-{
-    l->turns = sl_calloc(r->n_turns, sizeof *l->turns);
-    if (!l->turns)
-        return false;
-    for (; l->n_turns < r->n_turns; l->n_turns++) {
-        struct sl_store_turn *t = &l->turns[l->n_turns];
-        *t = r->turns[l->n_turns];
-        uint32_t *tokens = sl_malloc(t->n_tokens * sizeof *tokens);
-        if (tokens)
-            memcpy(tokens, t->tokens, t->n_tokens * sizeof *tokens);
-        t->tokens = tokens;
-        t->continuation.s = sl_strndup(t->continuation.s, t->continuation.n);
-        t->answer = NULL;
-        if (!tokens || !t->continuation.s) {
-            l->n_turns++;
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool copy_record(struct load *l, const struct sl_store_record *r)
-{
-    struct sl_session keeper = {.n_answers = 0};
-    l->snapshot_version = r->head->snapshot_version;
-    l->ring = sl_calloc(1, sizeof *l->ring);
-    if (!l->ring || !copy_turns(l, r))
-        return false;
-    bool ok = true;
-    for (size_t i = 0; ok && i < r->n_answers; i++) {
-        const struct sl_store_answer *a = &r->answers[i];
-        struct sl_answer answer = {.key = (char *)(uintptr_t)a->idempotency_key,
-                                   .at = a->at,
-                                   .body = (char *)(uintptr_t)a->body.s,
-                                   .n_body = a->body.n};
-        memcpy(answer.request_hash, a->request_hash, sizeof answer.request_hash);
-        ok = sl_session_keep_answer(&keeper, &answer);
-    }
-    memcpy(l->answers, keeper.answers, sizeof l->answers);
-    l->n_answers = keeper.n_answers;
-    if (!ok || !r->snapshot)
-        return ok;
-    l->data = *r->own;
-    *r->own = NULL;
-    l->n_data = r->n_snapshot;
-    l->slot = sl_slab_take(l->ss->opt.slab);
-    assert(l->slot); /* the place that it has */
-    return true;
-}
-
 static void on_loaded(void *arg, const struct sl_store_record *r, const struct sl_error *err)
 {
     struct load *l = arg;
     if (!r) {
         l->code = err->code;
         l->err = *err;
-    } else if (!copy_record(l, r)) {
-        l->code = sl_fail(&l->err, SL_E_NO_MEMORY, "no memory to load session '%s'", l->s->id);
-    } else {
-        l->work.data = l;
-        int rc = uv_queue_work(l->ss->opt.loop, &l->work, decode, on_decoded);
-        if (!rc)
-            return;
-        l->code = sl_fail(&l->err, SL_E_INTERNAL, "no work for the pool: %s", uv_strerror(rc));
     }
     load_ends(l);
 }
@@ -380,8 +335,10 @@ static void on_place(struct sl_sessions *ss, struct sl_session *s)
     l->ss = ss;
     l->s = s;
     l->cont.pool = (struct sl_pool)SL_POOL_INIT;
+    l->slot = sl_slab_take(ss->opt.slab);
+    assert(l->slot); /* the place that it has */
     struct sl_store_key key = sl_session_key(s);
-    sl_store_load(ss->store, &key, on_loaded, l);
+    sl_store_load(ss->store, &key, decode, on_loaded, l);
 }
 
 void sl_sessions_ready(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)

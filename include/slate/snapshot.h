@@ -74,6 +74,24 @@ SL_NODISCARD enum sl_code sl_snapshot_read(const struct sl_model *m, const struc
                                            const void *data, size_t n, void *state,
                                            struct sl_snapshot_info *ret, struct sl_error *err);
 
+/* Bytes that arrive while they are read, from one who vouches for them: a store that compares a
+ * digest of all of them with its own record, and throws the state away where it differs. So
+ * payload.xxh3 is not reckoned a second time, but everything else is checked as above. Never for
+ * bytes from outside. A piece is decoded while it lies in a cache. */
+struct sl_snapshot_source {
+    /* At least the first `end` bytes are there afterwards (end ≤ n): *ret_have of them, ≤ n. Its
+     * errors are the reader's. */
+    enum sl_code (*need)(void *arg, size_t end, size_t *ret_have, struct sl_error *err);
+    void *arg;
+};
+
+/* The same from a source; `data`: where its n bytes arrive. */
+SL_NODISCARD enum sl_code sl_snapshot_read_from(const struct sl_model *m,
+                                                const struct sl_tokenizer *t, const void *data,
+                                                size_t n, const struct sl_snapshot_source *source,
+                                                void *state, struct sl_snapshot_info *ret,
+                                                struct sl_error *err);
+
 /* What a file says of itself, without a model: for `slate inspect`. ret->text owns the strings;
  * *ret_arch points into it. Errors as above, but MODEL_MISMATCH. */
 SL_NODISCARD enum sl_code sl_snapshot_describe(const void *data, size_t n,

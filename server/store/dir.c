@@ -518,5 +518,4 @@ const struct sl_store_kind sl_store_dir = {.scheme = "dir:",
                                            .put_snapshot = sl_dir_put_snapshot,
                                            .load = sl_dir_load,
                                            .remove = sl_dir_remove,
-                                           .recycle = sl_dir_recycle,
                                            .stats = kind_stats};

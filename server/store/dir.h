@@ -25,8 +25,8 @@ enum {
     SL_STORE_BATCH_BYTES = 16 << 20,   /* of a batch of more than one record */
     SL_STORE_FILES_MAX = 2,            /* snapshots being written at once */
     SL_STORE_LOADS_MAX = 2,
-    SL_STORE_SPARES = 4,    /* buffers kept for snapshots to come */
-    SL_STORE_RESERVE = 1024 /* calls that wait to be told that there is no memory */
+    SL_STORE_SPARES = SL_STORE_LOADS_MAX, /* buffers kept for snapshots to be read */
+    SL_STORE_RESERVE = 1024               /* calls that wait to be told that there is no memory */
 };
 
 enum sl_op_kind { SL_OP_HEAD, SL_OP_TURN, SL_OP_SNAP, SL_OP_REMOVE, SL_OP_LOAD };
@@ -43,6 +43,7 @@ struct sl_op {
     enum sl_op_kind kind;
     sl_store_done *done;
     sl_store_loaded *loaded;
+    sl_store_decode *decode; /* LOAD; NULL: none */
     void *arg;
     enum sl_code code;
     struct sl_error err;
@@ -157,12 +158,9 @@ void sl_dir_append_turn(struct sl_store *st, const struct sl_store_key *k,
 void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                          const struct sl_store_head *head, unsigned char *data, size_t n,
                          sl_store_done *cb, void *arg);
-void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb, void *arg);
+void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
+                 sl_store_loaded *cb, void *arg);
 void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
-
-/* --- load.c: loop's thread ----------------------------------------------------------------------
- */
-void sl_dir_recycle(struct sl_store *st, unsigned char *snapshot, size_t n);
 
 /* --- pump.c: loop's thread -----------------------------------------------------------------------
  */

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 
 static const char temporary[] = ".tmp";
@@ -138,24 +137,6 @@ static int write_pieces(const struct sl_files *fs, int fd, const unsigned char *
     return 0;
 }
 
-/* Likewise; *ret_n < n where the file ends too early. */
-static int read_pieces(const struct sl_files *fs, int fd, unsigned char *p, size_t n, size_t *ret_n,
-                       unsigned char digest[16])
-{
-    struct sl_digest state;
-    sl_digest_begin(&state);
-    size_t at = 0, got = PIECE;
-    for (; at < n && got == PIECE; at += got) {
-        int e = sl_io_read(fs->io, fd, p + at, n - at < PIECE ? n - at : PIECE, at, &got);
-        if (e)
-            return e;
-        sl_digest_add(&state, p + at, got);
-    }
-    *ret_n = at;
-    sl_digest_end(&state, digest);
-    return 0;
-}
-
 /* The bytes under a temporary name, synced. */
 static enum sl_code write_temporary(const struct sl_files *fs, const struct way *w, int dir,
                                     const char *name, const void *data, size_t n,
@@ -221,62 +202,123 @@ enum sl_code sl_file_write(const struct sl_files *fs, const struct sl_file_of *o
 /* --- reading -------------------------------------------------------------------------------------
  */
 
-static enum sl_code corrupt(const struct sl_files *fs, const struct way *w, const char *what,
-                            struct sl_error *err)
+static enum sl_code corrupt(const struct sl_file_reading *r, const char *what, struct sl_error *err)
 {
-    return sl_fail(err, SL_E_SNAPSHOT_CORRUPT, "%s/%s: %s", fs->root, w->path, what);
+    return sl_fail(err, SL_E_SNAPSHOT_CORRUPT, "%s/%s: %s", r->fs->root, r->path, what);
 }
 
-static enum sl_code read_open(const struct sl_files *fs, const struct way *w, int fd,
-                              const struct sl_snapfile *s, struct sl_bytes *ret,
-                              struct sl_error *err)
+static enum sl_code other_bytes(const struct sl_file_reading *r, struct sl_error *err)
+{
+    return corrupt(r, "is damaged: its bytes are not those that were written", err);
+}
+
+static struct sl_where where_read(const struct sl_file_reading *r)
+{
+    return (struct sl_where){r->fs->root, r->path};
+}
+
+static enum sl_code check_size(struct sl_file_reading *r, struct sl_error *err)
 {
     struct stat st;
     char text[128];
-    if (fs->io->stat(fd, &st) < 0)
-        return sl_io_fail(err, "stat of", where(fs, w), errno);
+    if (r->fs->io->stat(r->fd, &st) < 0)
+        return sl_io_fail(err, "stat of", where_read(r), errno);
     if (!S_ISREG(st.st_mode))
-        return corrupt(fs, w, "is not a regular file", err);
-    if ((uint64_t)st.st_size != s->size) {
-        snprintf(text, sizeof text,
-                 "is damaged: it has %" PRIu64 " bytes; %" PRIu64 " were written",
-                 (uint64_t)st.st_size, s->size);
-        return corrupt(fs, w, text, err);
-    }
-    unsigned char digest[16];
-    size_t got = 0;
-    if (!sl_bytes_reserve(ret, (size_t)s->size))
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a snapshot of %" PRIu64 " bytes",
-                       s->size);
-    int e = read_pieces(fs, fd, ret->p, (size_t)s->size, &got, digest);
-    enum sl_code c = e ? sl_io_fail(err, "read from", where(fs, w), e) : SL_OK;
-    if (!c && (got != s->size || memcmp(digest, s->digest, 16) != 0))
-        c = corrupt(fs, w, "is damaged: its bytes are not those that were written", err);
+        return corrupt(r, "is not a regular file", err);
+    if ((uint64_t)st.st_size == r->s->size)
+        return SL_OK;
+    snprintf(text, sizeof text, "is damaged: it has %" PRIu64 " bytes; %" PRIu64 " were written",
+             (uint64_t)st.st_size, r->s->size);
+    return corrupt(r, text, err);
+}
+
+/* Folder by folder. -1 and errno. */
+static int open_on_foot(const struct sl_files *fs, const struct way *w)
+{
+    int dir = enter_way(fs, w, NULL);
+    int fd = dir < 0 ? -1 : sl_io_open(fs->io, dir, w->name, O_RDONLY);
+    int e = errno;
+    if (dir >= 0)
+        fs->io->close(dir);
+    errno = e;
+    return fd;
+}
+
+static enum sl_code open_file(struct sl_file_reading *r, const struct way *w, struct sl_error *err)
+{
+    r->fd = sl_io_open_below(r->fs->io, r->fs->sessions, w->path + sizeof SL_SESSIONS_NAME);
+    if (r->fd < 0 && (errno == ENOSYS || errno == EPERM))
+        r->fd = open_on_foot(r->fs, w);
+    int e = errno;
+    if (r->fd >= 0)
+        return SL_OK;
+    if (e == ENOENT)
+        return corrupt(r, "is missing", err);
+    if (e == ELOOP || e == ENOTDIR)
+        return corrupt(r, "is a link or lies behind one, or behind a file: not followed", err);
+    return sl_io_fail(err, "open of", where_read(r), e);
+}
+
+enum sl_code sl_file_begin(struct sl_file_reading *r, const struct sl_files *fs,
+                           const struct sl_file_of *of, const struct sl_snapfile *s,
+                           struct sl_bytes *memory, struct sl_error *err)
+{
+    struct way w;
+    find_way(&w, of, s);
+    r->fs = fs;
+    r->s = s;
+    r->have = 0;
+    memcpy(r->path, w.path, sizeof r->path);
+    sl_digest_begin(&r->digest);
+    enum sl_code c = open_file(r, &w, err);
+    if (c)
+        return c;
+    c = check_size(r, err);
+    if (!c && !sl_bytes_reserve(memory, (size_t)s->size))
+        c = sl_fail(err, SL_E_NO_MEMORY, "no memory for a snapshot of %" PRIu64 " bytes", s->size);
+    r->p = memory->p;
+    if (c)
+        fs->io->close(r->fd);
     return c;
+}
+
+enum sl_code sl_file_need(void *arg, size_t end, size_t *ret_have, struct sl_error *err)
+{
+    struct sl_file_reading *r = arg;
+    size_t n = (size_t)r->s->size;
+    assert(end <= n);
+    while (r->have < end) {
+        size_t piece = n - r->have < PIECE ? n - r->have : PIECE, got = 0;
+        int e = sl_io_read(r->fs->io, r->fd, r->p + r->have, piece, r->have, &got);
+        if (e)
+            return sl_io_fail(err, "read from", where_read(r), e);
+        if (got < piece)
+            return other_bytes(r, err);
+        sl_digest_add(&r->digest, r->p + r->have, piece);
+        r->have += piece;
+    }
+    *ret_have = r->have;
+    return SL_OK;
+}
+
+enum sl_code sl_file_end(struct sl_file_reading *r, struct sl_error *err)
+{
+    unsigned char digest[16];
+    size_t have;
+    enum sl_code c = sl_file_need(r, (size_t)r->s->size, &have, err);
+    r->fs->io->close(r->fd);
+    if (c)
+        return c;
+    sl_digest_end(&r->digest, digest);
+    return memcmp(digest, r->s->digest, sizeof digest) == 0 ? SL_OK : other_bytes(r, err);
 }
 
 enum sl_code sl_file_read(const struct sl_files *fs, const struct sl_file_of *of,
                           const struct sl_snapfile *s, struct sl_bytes *ret, struct sl_error *err)
 {
-    struct way w;
-    find_way(&w, of, s);
-    int dir = enter_way(fs, &w, NULL);
-    int fd = dir < 0 ? -1 : sl_io_open(fs->io, dir, w.name, O_RDONLY);
-    int e = errno;
-    enum sl_code c;
-    if (fd >= 0)
-        c = read_open(fs, &w, fd, s, ret, err);
-    else if (e == ENOENT)
-        c = corrupt(fs, &w, "is missing", err);
-    else if (e == ELOOP || e == ENOTDIR)
-        c = corrupt(fs, &w, "is a link or lies behind one, or behind a file: not followed", err);
-    else
-        c = sl_io_fail(err, "open of", where(fs, &w), e);
-    if (fd >= 0)
-        fs->io->close(fd);
-    if (dir >= 0)
-        fs->io->close(dir);
-    return c;
+    struct sl_file_reading r;
+    enum sl_code c = sl_file_begin(&r, fs, of, s, ret, err);
+    return c ? c : sl_file_end(&r, err);
 }
 
 enum sl_code sl_file_remove(const struct sl_files *fs, const struct sl_file_of *of,

@@ -12,6 +12,7 @@
 #ifndef SLATE_SERVER_STORE_FILES_H
 #define SLATE_SERVER_STORE_FILES_H
 
+#include "engine/base/hash.h"
 #include "server/store/log.h"
 
 #define SL_SESSIONS_NAME "sessions"
@@ -44,6 +45,30 @@ void sl_folders_set(struct sl_ix_tenant *t, uint64_t hash, const struct sl_folde
 SL_NODISCARD enum sl_code sl_file_write(const struct sl_files *fs, const struct sl_file_of *of,
                                         struct sl_folders *folders, const void *data, size_t n,
                                         struct sl_snapfile *s, struct sl_error *err);
+
+/* A file that is being read, a piece at a time, and hashed on the way. */
+struct sl_file_reading {
+    const struct sl_files *fs;
+    const struct sl_snapfile *s;
+    int fd;
+    unsigned char *p; /* s->size bytes: the first `have` of them are there */
+    size_t have;
+    struct sl_digest digest;
+    char path[SL_FILE_PATH_SIZE]; /* for messages */
+};
+
+/* Opens it and looks at its size; its bytes will be in `memory`, which grows where it is too small
+ * and must stay. After SL_OK: sl_file_end(). Errors: as sl_file_read(). */
+SL_NODISCARD enum sl_code sl_file_begin(struct sl_file_reading *r, const struct sl_files *fs,
+                                        const struct sl_file_of *of, const struct sl_snapfile *s,
+                                        struct sl_bytes *memory, struct sl_error *err);
+/* At least the first `end` bytes are there, *ret_have of them; not verified. An
+ * sl_snapshot_source's; arg: the sl_file_reading. Errors: SNAPSHOT_CORRUPT (too short), IO. */
+SL_NODISCARD enum sl_code sl_file_need(void *arg, size_t end, size_t *ret_have,
+                                       struct sl_error *err);
+/* Reads the rest and closes it; SL_OK: all bytes are those that were written. Else nothing that was
+ * made of them may be used. Errors: as sl_file_read(). */
+SL_NODISCARD enum sl_code sl_file_end(struct sl_file_reading *r, struct sl_error *err);
 
 /* Reads it, verified, into ret's memory, which grows where it is too small (sl_free(ret->p), also
  * after an error). Errors: SNAPSHOT_CORRUPT (names the file and

@@ -5,9 +5,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,6 +19,13 @@ enum { PIECE_MAX = 1 << 30 };
 static int sys_open(int dir, const char *name, int flags, mode_t mode)
 {
     return openat(dir, name, flags, mode);
+}
+
+static int sys_open_below(int dir, const char *path)
+{
+    struct open_how how = {.flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK,
+                           .resolve = RESOLVE_NO_SYMLINKS};
+    return (int)syscall(SYS_openat2, dir, path, &how, sizeof how);
 }
 
 static int sys_lock(int fd)
@@ -77,6 +86,7 @@ static int64_t sys_now(void)
 }
 
 const struct sl_store_io sl_store_io_system = {.open = sys_open,
+                                               .open_below = sys_open_below,
                                                .close = close,
                                                .pread = pread,
                                                .pwrite = pwrite,
@@ -150,6 +160,15 @@ static int open_with(const struct sl_store_io *io, int dir, const char *name, in
 int sl_io_open(const struct sl_store_io *io, int dir, const char *name, int flags)
 {
     return open_with(io, dir, name, flags | O_NOFOLLOW);
+}
+
+int sl_io_open_below(const struct sl_store_io *io, int dir, const char *path)
+{
+    int fd;
+    do
+        fd = io->open_below(dir, path);
+    while (fd < 0 && errno == EINTR);
+    return fd;
 }
 
 int sl_io_open_root(const struct sl_store_io *io, const char *path)

@@ -16,6 +16,9 @@ typedef int sl_io_each(void *arg, const char *name);
 
 struct sl_store_io {
     int (*open)(int dir, const char *name, int flags, mode_t mode);
+    /* A file below `dir` to be read, without following a link on the whole way (ELOOP). ENOSYS,
+     * EPERM: this system cannot do that in one call. */
+    int (*open_below)(int dir, const char *path);
     int (*close)(int fd);
     ssize_t (*pread)(int fd, void *p, size_t n, off_t at);
     ssize_t (*pwrite)(int fd, const void *p, size_t n, off_t at);
@@ -48,6 +51,7 @@ int sl_io_write(const struct sl_store_io *io, int fd, const void *p, size_t n, u
 int sl_io_read(const struct sl_store_io *io, int fd, void *p, size_t n, uint64_t at, size_t *ret_n);
 /* -1 and an errno; opens without following links, and closes on exec. */
 int sl_io_open(const struct sl_store_io *io, int dir, const char *name, int flags);
+int sl_io_open_below(const struct sl_store_io *io, int dir, const char *path); /* to be read */
 /* A folder by its path, which may be a link: an operator's choice. */
 int sl_io_open_root(const struct sl_store_io *io, const char *path);
 int sl_io_open_dir(const struct sl_store_io *io, int dir, const char *name);

@@ -20,9 +20,9 @@ struct sl_store_kind {
     void (*put_snapshot)(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                          const struct sl_store_head *head, unsigned char *data, size_t n,
                          sl_store_done *cb, void *arg);
-    void (*load)(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb, void *arg);
+    void (*load)(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
+                 sl_store_loaded *cb, void *arg);
     void (*remove)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
-    void (*recycle)(struct sl_store *st, unsigned char *snapshot, size_t n);
     void (*stats)(const struct sl_store *st, struct sl_store_stats *ret);
 };
 

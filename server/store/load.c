@@ -1,5 +1,7 @@
 /* load.c: a session read back: its head, the turns since its snapshot, the answers kept, the
- * snapshot; everything verified. Places are copied when the load begins, and the log they lie in is
+ * snapshot; everything verified, and decoded, in one job of the pool. The snapshot is decoded while
+ * it is read (store.h), and its digest has the last word: where that is another one, it does not
+ * matter what the decoder said. Places are copied when the load begins, and the log they lie in is
  * held, so that a rewrite meanwhile does no harm. */
 #include <assert.h>
 #include <string.h>
@@ -25,8 +27,7 @@ struct sl_load {
     struct sl_store_record record;
     struct sl_store_turn *turns;
     struct sl_store_answer *answers;
-    unsigned char *snapshot;
-    struct sl_bytes buffer; /* for it; p NULL: none yet */
+    struct sl_bytes buffer; /* for the snapshot; p NULL: none yet */
     struct sl_bytes memory; /* of all records; sized before, so that texts in it stay in place */
     size_t used;
 };
@@ -133,6 +134,40 @@ static enum sl_code read_item(struct sl_op *op, const struct item *it)
     return SL_OK;
 }
 
+/* Snapshots are large, and memory that is new to the process costs as much as reading one into it:
+ * so buffers are used again. */
+static enum sl_code read_snapshot(struct sl_op *op)
+{
+    struct sl_load *l = op->load;
+    struct sl_file_of of = {.tenant = op->tenant->name, .id = op->id, .hash = op->s->hash};
+    struct sl_file_reading r;
+    struct sl_error err;
+    memcpy(of.incarnation, op->incarnation, 16);
+    enum sl_code c = sl_file_begin(&r, &op->d->files, &of, &l->snap, &l->buffer, &op->err);
+    if (c)
+        return c;
+    l->record.snapshot = l->buffer.p;
+    l->record.n_snapshot = (size_t)l->snap.size;
+    l->record.source = (struct sl_snapshot_source){sl_file_need, &r};
+    enum sl_code decoded = op->decode ? op->decode(op->arg, &l->record, &op->err) : SL_OK;
+    c = sl_file_end(&r, &err);
+    l->record.source = (struct sl_snapshot_source){NULL, NULL};
+    if (!c)
+        return decoded;
+    op->err = err;
+    return c;
+}
+
+static void fill_record(struct sl_op *op)
+{
+    struct sl_load *l = op->load;
+    l->head.key.tenant = op->tenant->name;
+    l->head.key.id = op->id;
+    l->record.head = &l->head;
+    l->record.turns = l->turns;
+    l->record.answers = l->answers;
+}
+
 static void load_job(uv_work_t *w)
 {
     struct sl_op *op = w->data;
@@ -144,15 +179,13 @@ static void load_job(uv_work_t *w)
     op->code = read_head(op);
     for (size_t i = 0; !op->code && i < l->n_items; i++)
         op->code = read_item(op, &l->items[i]);
-    if (op->code || !l->snap.number)
+    if (op->code)
         return;
-    struct sl_file_of of = {.tenant = op->tenant->name, .id = op->id, .hash = op->s->hash};
-    memcpy(of.incarnation, op->incarnation, 16);
-    op->code = sl_file_read(&op->d->files, &of, &l->snap, &l->buffer, &op->err);
-    if (!op->code) {
-        l->snapshot = l->buffer.p;
-        l->buffer.p = NULL;
-    }
+    fill_record(op);
+    if (l->snap.number)
+        op->code = read_snapshot(op);
+    else if (op->decode)
+        op->code = op->decode(op->arg, &l->record, &op->err);
 }
 
 static void load_done(uv_work_t *w, int status)
@@ -212,19 +245,18 @@ static struct sl_bytes take_spare(struct sl_dir *d, uint64_t n)
 }
 
 /* In a free place, or in that of one of another size: sizes change with the model alone. */
-void sl_dir_recycle(struct sl_store *st, unsigned char *snapshot, size_t n)
+static void keep_spare(struct sl_dir *d, struct sl_bytes b)
 {
-    struct sl_dir *d = (struct sl_dir *)(void *)st;
     size_t to = SL_STORE_SPARES;
-    for (size_t i = 0; i < SL_STORE_SPARES && snapshot; i++)
-        if (!d->spares[i].p || (to == SL_STORE_SPARES && d->spares[i].cap < n))
+    for (size_t i = 0; i < SL_STORE_SPARES && b.p; i++)
+        if (!d->spares[i].p || (to == SL_STORE_SPARES && d->spares[i].cap < b.cap))
             to = i;
     if (to == SL_STORE_SPARES) {
-        sl_free(snapshot);
+        sl_free(b.p);
         return;
     }
     sl_free(d->spares[to].p);
-    d->spares[to] = (struct sl_bytes){snapshot, n};
+    d->spares[to] = b;
 }
 
 void sl_load_start(struct sl_op *op)
@@ -254,14 +286,6 @@ void sl_load_tell(struct sl_op *op)
         op->loaded(op->arg, NULL, &op->err);
         return;
     }
-    l->head.key.tenant = op->tenant->name;
-    l->head.key.id = op->id;
-    l->record.head = &l->head;
-    l->record.snapshot = l->snapshot;
-    l->record.own = &l->snapshot;
-    l->record.n_snapshot = l->snapshot ? (size_t)l->snap.size : 0;
-    l->record.turns = l->turns;
-    l->record.answers = l->answers;
     op->loaded(op->arg, &l->record, NULL);
 }
 
@@ -273,8 +297,7 @@ void sl_load_free(struct sl_op *op)
     sl_free(l->items);
     sl_free(l->turns);
     sl_free(l->answers);
-    sl_dir_recycle(&op->d->base, l->snapshot, (size_t)l->snap.size);
-    sl_free(l->buffer.p);
+    keep_spare(op->d, l->buffer);
     sl_free(l->memory.p);
     sl_free(l);
     op->load = NULL;

@@ -137,9 +137,12 @@ void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
         make_payload(op, SL_SNAP_BYTES);
 }
 
-void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb, void *arg)
+void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
+                 sl_store_loaded *cb, void *arg)
 {
-    new_op(dir_of(st), SL_OP_LOAD, k, NULL, cb, arg);
+    struct sl_op *op = new_op(dir_of(st), SL_OP_LOAD, k, NULL, cb, arg);
+    if (op)
+        op->decode = decode;
 }
 
 void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)

@@ -46,21 +46,16 @@ void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, ui
     st->kind->put_snapshot(st, k, version, head, data, n, cb, arg);
 }
 
-void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb,
-                   void *arg)
+void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
+                   sl_store_loaded *cb, void *arg)
 {
-    st->kind->load(st, k, cb, arg);
+    st->kind->load(st, k, decode, cb, arg);
 }
 
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                      void *arg)
 {
     st->kind->remove(st, k, cb, arg);
-}
-
-void sl_store_recycle(struct sl_store *st, unsigned char *snapshot, size_t n)
-{
-    st->kind->recycle(st, snapshot, n);
 }
 
 void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret)

@@ -17,6 +17,7 @@
 #include <uv.h>
 
 #include "proto/request.h"
+#include "slate/snapshot.h"
 
 /* Which session, and which of its lives. */
 struct sl_store_key {
@@ -61,12 +62,13 @@ struct sl_store_turn {
     const struct sl_store_answer *answer; /* NULL: none */
 };
 
-struct sl_store_record { /* what load gives; valid during the callback */
+struct sl_store_record { /* what load gives; valid during the call */
     const struct sl_store_head *head;
     const unsigned char *snapshot; /* NULL: the initial state */
     size_t n_snapshot;
-    unsigned char **own; /* the same again: who sets it to NULL keeps the bytes, and gives them back
-                            with sl_store_recycle() */
+    /* For a decoder, which sees the bytes before they are verified: those it asks this for are
+     * there, and then a piece of them lies in a cache. */
+    struct sl_snapshot_source source;
     const struct sl_store_turn *turns; /* since the snapshot, in order */
     size_t n_turns;
     const struct sl_store_answer *answers; /* the last SL_STORE_ANSWERS_MAX, oldest first */
@@ -79,6 +81,11 @@ struct sl_store_record { /* what load gives; valid during the callback */
  * damaged; it can only be removed), TOO_LARGE (a record of more than 256 MiB), INVALID_VALUE (a
  * snapshot of version 0), NO_MEMORY. err is valid during the call. */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);
+/* Makes of a record what its asker wants, in libuv's pool, where it was read: its error is the
+ * load's. The snapshot is verified after it; what it made counts when the load succeeds, and only
+ * then. Nothing of the asker's may change meanwhile. */
+typedef enum sl_code sl_store_decode(void *arg, const struct sl_store_record *r,
+                                     struct sl_error *err);
 /* r NULL after an error. */
 typedef void sl_store_loaded(void *arg, const struct sl_store_record *r,
                              const struct sl_error *err);
@@ -117,11 +124,9 @@ void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
 void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                            const struct sl_store_head *head, unsigned char *data, size_t n,
                            sl_store_done *cb, void *arg);
-void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_loaded *cb,
-                   void *arg);
-/* Bytes that a load gave away: a few such buffers are used again, for memory that is new to the
- * process costs as much as reading a snapshot into it. NULL is fine. */
-void sl_store_recycle(struct sl_store *st, unsigned char *snapshot, size_t n);
+/* decode NULL: none. Both get arg. */
+void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
+                   sl_store_loaded *cb, void *arg);
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                      void *arg);
 

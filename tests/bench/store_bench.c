@@ -311,7 +311,7 @@ static void load(struct loader *l)
     l->next += sizeof loaders / sizeof *loaders;
     loads_left--;
     n_waiting++;
-    sl_store_load(b.store, &k, on_loaded, l);
+    sl_store_load(b.store, &k, NULL, on_loaded, l);
 }
 
 static void on_loaded(void *arg, const struct sl_store_record *r, const struct sl_error *err)

@@ -219,6 +219,21 @@ static int disk_open(int dir, const char *name, int flags, mode_t mode)
     return end(fd, e);
 }
 
+static int disk_open_below(int dir, const char *path)
+{
+    int e = begin(READS, true), fd = -1;
+    if (!e) {
+        fd = sl_store_io_system.open_below(dir, path);
+        e = fd < 0 ? errno : 0;
+        if (fd >= 0) {
+            disk.open_files++;
+            if (disk.recording)
+                know(fd);
+        }
+    }
+    return end(fd, e);
+}
+
 static int disk_close(int fd)
 {
     int e = begin(READS, false);
@@ -323,6 +338,7 @@ static int64_t disk_now(void)
 }
 
 const struct sl_store_io disk_io = {.open = disk_open,
+                                    .open_below = disk_open_below,
                                     .close = disk_close,
                                     .pread = disk_pread,
                                     .pwrite = disk_pwrite,

@@ -626,7 +626,7 @@ size_t shop_check_soon(struct shop *st)
         struct sl_store_key k = any_key(st, i);
         l[i] = (struct loading){.st = st, .i = i, .compare = true};
         st->n_waiting++;
-        sl_store_load(st->store, &k, on_loaded, &l[i]);
+        sl_store_load(st->store, &k, NULL, on_loaded, &l[i]);
     }
     shop_run(st);
     return st->n_wrong;
@@ -655,7 +655,7 @@ enum sl_code shop_load(struct shop *st, size_t i, struct sl_error *err)
     struct loading l = {.st = st, .i = i};
     struct sl_store_key k = shop_key(st, i);
     st->n_waiting++;
-    sl_store_load(st->store, &k, on_loaded, &l);
+    sl_store_load(st->store, &k, NULL, on_loaded, &l);
     shop_run(st);
     if (err)
         *err = l.err;

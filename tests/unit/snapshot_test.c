@@ -425,6 +425,98 @@ static void test_edited(void **arg)
 
 /* --- describe --- */
 
+/* --- bytes that arrive while they are read --- */
+
+struct trickle {
+    const struct snapshot_file *f;
+    unsigned char *to; /* 0xFF where nothing has arrived: no length, no JSON, no number */
+    size_t have, step, end;
+};
+
+static enum sl_code trickle(void *arg, size_t end, size_t *ret_have, struct sl_error *err)
+{
+    struct trickle *t = arg;
+    assert_true(end > t->have && end <= t->f->n);
+    if (end > t->end)
+        return sl_fail(err, SL_E_IO, "nothing comes behind byte %zu", t->end);
+    size_t n = end > t->have + t->step ? end : t->have + t->step;
+    n = n < t->end ? n : t->end;
+    memcpy(t->to + t->have, t->f->p + t->have, n - t->have);
+    *ret_have = t->have = n;
+    return SL_OK;
+}
+
+/* Of f, the bytes before `end` arrive, at least `step` at a time. */
+static enum sl_code read_trickle(const struct snapshot_file *f, size_t step, size_t end,
+                                 struct sl_snapshot_info *ret, struct sl_error *err)
+{
+    struct trickle t = {.f = f, .to = sl_malloc(f->n), .step = step, .end = end};
+    assert_non_null(t.to);
+    memset(t.to, 0xff, f->n);
+    memset(tiny.back, 0xa5, tiny.state_bytes);
+    struct sl_snapshot_source source = {trickle, &t};
+    enum sl_code c =
+        sl_snapshot_read_from(tiny.model, tiny.tokenizer, t.to, f->n, &source, tiny.back, ret, err);
+    assert_true(c || t.have == f->n);
+    sl_free(t.to);
+    return c;
+}
+
+static void test_source(void **arg)
+{
+    (void)arg;
+    static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_I8};
+    static const size_t steps[] = {1, 7, 100, 1000, 1 << 20};
+    unsigned char *want = sl_malloc(tiny.state_bytes);
+    assert_non_null(want);
+    for (size_t d = 0; d < 3; d++) {
+        struct sl_snapshot_info info = info_of(dtypes[d]), got;
+        struct snapshot_file f = snapshots_write(&tiny, &info);
+        struct sl_error err = {0};
+        assert_read(&tiny, &f, &got);
+        memcpy(want, tiny.back, tiny.state_bytes);
+        sl_free(got.text);
+        for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+            assert_int_equal(read_trickle(&f, steps[i], f.n, &got, &err), SL_OK);
+            assert_memory_equal(tiny.back, want, tiny.state_bytes);
+            assert_same_info(&got, &info);
+            sl_free(got.text);
+        }
+        for (size_t end = 0; end < f.n; end++) { /* its error is the reader's, wherever it comes */
+            memset(&got, 0x5a, sizeof got);
+            struct sl_snapshot_info before = got;
+            assert_int_equal(read_trickle(&f, 1 + end % 50, end, &got, &err), SL_E_IO);
+            assert_non_null(strstr(err.message, "nothing comes behind"));
+            assert_memory_equal(&got, &before, sizeof got);
+        }
+        sl_free(f.p);
+    }
+    sl_free(want);
+}
+
+/* The data's digest is the source's business, and nothing else. */
+static void test_source_is_checked(void **arg)
+{
+    (void)arg;
+    struct sl_snapshot_info info = info_of(SL_DTYPE_F32), got;
+    struct snapshot_file f = snapshots_write(&tiny, &info);
+    struct sl_error err = {0};
+    f.p[f.n - 4] ^= 1; /* the last bit of a float */
+    assert_refused(&tiny, &f, SL_E_SNAPSHOT_CORRUPT, "payload.xxh3");
+    assert_int_equal(read_trickle(&f, 64, f.n, &got, &err), SL_OK);
+    sl_free(got.text);
+    memset(f.p + f.n - 4, 0xff, 4);
+    assert_int_equal(read_trickle(&f, 64, f.n, &got, &err), SL_E_SNAPSHOT_CORRUPT);
+    assert_non_null(strstr(err.message, "not finite"));
+    sl_free(f.p);
+    f = snapshots_write(&tiny, &info);
+    struct snapshot_file x = snapshots_edit(&f, "a session", "b session");
+    assert_int_equal(read_trickle(&x, 64, x.n, &got, &err), SL_E_SNAPSHOT_CORRUPT);
+    assert_non_null(strstr(err.message, "metadata.xxh3"));
+    sl_free(x.p);
+    sl_free(f.p);
+}
+
 static void test_describe(void **arg)
 {
     (void)arg;
@@ -471,6 +563,7 @@ int main(void)
         cmocka_unit_test(test_smaller),     cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_other_model), cmocka_unit_test(test_other_computation),
         cmocka_unit_test(test_edited),      cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_source),      cmocka_unit_test(test_source_is_checked),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/snapshot_priv.h"
@@ -55,6 +56,16 @@ static void compare(const struct sl_snapshot_loops *x, const struct sl_snapshot_
                     x->values_good(bx + shift, dtypes[d], scales, n * 4 / sl_dtype_size(dtypes[d])),
                     y->values_good(bx + shift, dtypes[d], scales,
                                    n * 4 / sl_dtype_size(dtypes[d])));
+        bool finite = true;
+        for (size_t i = 0; i < n; i++)
+            finite = finite && isfinite(src[i]);
+        memcpy(bx + shift, src, n * sizeof *src);
+        assert_int_equal(x->unpack_f32(fx, bx + shift, n), finite);
+        assert_int_equal(y->unpack_f32(fy, bx + shift, n), finite);
+        if (finite) {
+            assert_memory_equal(fx, src, n * sizeof *src);
+            assert_memory_equal(fy, src, n * sizeof *src);
+        }
         x->unpack_bf16(fx, bx + shift, n);
         y->unpack_bf16(fy, bx + shift, n);
         assert_memory_equal(fx, fy, n * sizeof *fx);

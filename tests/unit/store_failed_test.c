@@ -135,7 +135,7 @@ static void test_more_calls_than_can_be_noted(void **state)
         if (i % 2)
             sl_store_remove(st.store, &key, on_done, NULL);
         else
-            sl_store_load(st.store, &key, on_loaded, NULL);
+            sl_store_load(st.store, &key, NULL, on_loaded, NULL);
         assert_int_equal(n_told, i < SL_STORE_RESERVE ? 0 : i + 1 - SL_STORE_RESERVE);
     }
     sl_mem_fail_after(-1);

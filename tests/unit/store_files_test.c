@@ -20,11 +20,13 @@
 #include "tests/support/disk.h"
 #include "tests/support/stores.h"
 
+static const struct sl_store_io *io = &sl_store_io_system;
+
 static struct shop *new_shop(void)
 {
     struct shop *st = calloc(1, sizeof *st);
     assert_non_null(st);
-    shop_init(st, &sl_store_io_system, 0);
+    shop_init(st, io, 0);
     return st;
 }
 
@@ -173,6 +175,30 @@ static void test_snapshots_that_are_something_else(void **state)
     assert_int_equal(rename(aside, folder), 0);
     assert_int_equal(shop_check(st), 0);
     free_shop(st);
+}
+
+/* A system, or a container's rules, without the call that opens a whole path: the same refusals. */
+static int cannot_errno;
+
+static int cannot_open_below(int dir, const char *path)
+{
+    (void)dir;
+    (void)path;
+    errno = cannot_errno;
+    return -1;
+}
+
+static void test_folder_by_folder(void **state)
+{
+    static const int errnos[] = {ENOSYS, EPERM};
+    struct sl_store_io on_foot = sl_store_io_system;
+    on_foot.open_below = cannot_open_below;
+    io = &on_foot;
+    for (size_t i = 0; i < 2; i++) {
+        cannot_errno = errnos[i];
+        test_snapshots_that_are_something_else(state);
+    }
+    io = &sl_store_io_system;
 }
 
 /* A damaged snapshot is not the end: a new one heals the session. */
@@ -472,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_each_byte_of_a_snapshot),
         cmocka_unit_test(test_snapshots_of_other_sizes),
         cmocka_unit_test(test_snapshots_that_are_something_else),
+        cmocka_unit_test(test_folder_by_folder),
         cmocka_unit_test(test_a_new_snapshot_heals),
         cmocka_unit_test(test_leftovers),
         cmocka_unit_test(test_nobody_else_may_read),

@@ -424,7 +424,7 @@ static void load_golden(struct shop *st, struct golden *g, const char *tenant, c
     for (int i = 0; i < 16; i++)
         k.incarnation[i] = (unsigned char)(first + step * i);
     g->loaded = false;
-    sl_store_load(st->store, &k, cb, g);
+    sl_store_load(st->store, &k, NULL, cb, g);
     while (!g->loaded)
         uv_run(&st->loop, UV_RUN_ONCE);
 }

@@ -224,13 +224,13 @@ static void test_conditions_of_heads(void **state)
     must_fail(st, &g, SL_E_SESSION_NOT_FOUND, "there is no session 'gone'");
     sl_store_remove(st->store, &h.key, on_got, expect(st, &g));
     must_fail(st, &g, SL_E_SESSION_NOT_FOUND, "there is no session 'gone'");
-    sl_store_load(st->store, &h.key, on_got_loaded, expect(st, &g));
+    sl_store_load(st->store, &h.key, NULL, on_got_loaded, expect(st, &g));
     must_fail(st, &g, SL_E_SESSION_NOT_FOUND, "there is no session 'gone'");
     h.key = shop_key(st, 0);
     h.key.incarnation[15] ^= 1;
     sl_store_remove(st->store, &h.key, on_got, expect(st, &g));
     must_fail(st, &g, SL_E_VERSION_MISMATCH, "was deleted and made anew");
-    sl_store_load(st->store, &h.key, on_got_loaded, expect(st, &g));
+    sl_store_load(st->store, &h.key, NULL, on_got_loaded, expect(st, &g));
     must_fail(st, &g, SL_E_VERSION_MISMATCH, "was deleted and made anew");
     check_twice(st);
     free_shop(st);
@@ -389,7 +389,7 @@ static size_t answers_of(struct shop *st, size_t i)
 {
     size_t n = SIZE_MAX;
     struct sl_store_key k = shop_key(st, i);
-    sl_store_load(st->store, &k, count_answers, &n);
+    sl_store_load(st->store, &k, NULL, count_answers, &n);
     while (n == SIZE_MAX)
         uv_run(&st->loop, UV_RUN_ONCE);
     return n;
@@ -536,7 +536,7 @@ static void test_sizes(void **state)
     must_fail(st, &g, SL_E_TOO_LARGE, "a record of the store may have 268435456 bytes");
     for (int i = 0; i < 2; i++) {
         st->n_waiting++;
-        sl_store_load(st->store, &k, on_sizes, st);
+        sl_store_load(st->store, &k, NULL, on_sizes, st);
         shop_run(st);
         shop_close(st);
         struct sl_error err;
