@@ -6,6 +6,7 @@
  * one. The recurrent form is measured as `--numerics exact` runs it, by the engine's own kernels;
  * the others stand on OpenBLAS. All forms of a row run in turn, round after round, on one thread,
  * whose own time counts; the median of the rounds is told. */
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,6 +221,7 @@ static size_t wins_from(const struct row *v, size_t n, enum sl_form a, enum sl_f
 
 static void tell_crossing(const struct row *v, size_t n, enum sl_form a, enum sl_form b)
 {
+    assert(n > 0); /* --max-tokens is at least the shortest length */
     size_t from = wins_from(v, n, a, b);
     if (from)
         printf("  from %zu tokens on the %s form is faster than the %s one\n", from,

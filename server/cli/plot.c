@@ -66,6 +66,18 @@ static void widen(struct axis *a, double v)
     a->hi = v > a->hi ? v : a->hi;
 }
 
+/* The multiples of step within the axis. */
+static void put_ticks(struct axis *a, double step)
+{
+    double first = ceil(a->lo / step - 1e-9);
+    for (int i = 0; i < TICKS_MAX; i++) {
+        double v = (first + i) * step;
+        if (v > a->hi + 1e-9 * step)
+            return;
+        a->tick[a->n_ticks++] = fabs(v) < 1e-12 * step ? 0 : v;
+    }
+}
+
 /* Steps of 1, 2 or 5 times a power of ten, four to nine of them. */
 static void round_ticks(struct axis *a)
 {
@@ -74,19 +86,14 @@ static void round_ticks(struct axis *a)
                            : raw / power < 3.5 ? 2
                            : raw / power < 7.5 ? 5
                                                : 10);
-    for (double v = ceil(a->lo / step - 1e-9) * step; v <= a->hi + 1e-9 * step; v += step)
-        if (a->n_ticks < TICKS_MAX)
-            a->tick[a->n_ticks++] = fabs(v) < 1e-12 * step ? 0 : v;
+    put_ticks(a, step);
 }
 
 /* Whole powers of two, every one or every other. */
 static void log_ticks(struct axis *a)
 {
     double step = ceil((a->hi - a->lo) / 14);
-    step = step < 1 ? 1 : step;
-    for (double v = ceil(a->lo - 1e-9); v <= a->hi + 1e-9; v += step)
-        if (a->n_ticks < TICKS_MAX)
-            a->tick[a->n_ticks++] = v;
+    put_ticks(a, step < 1 ? 1 : step);
 }
 
 static void find_axes(struct chart *c)

@@ -439,7 +439,7 @@ static enum sl_code probe(struct sl_probe *p, const struct sl_config *config, st
         return c;
     bool talks = p->loaded.embedded && opt->conversations > 0;
     size_t batches = (opt->conversations + SL_PROBE_BATCH - 1) / SL_PROBE_BATCH;
-    p->total = (talks ? SL_TALK_ROWS * batches : 0) + 9 + 2 * SL_PROBE_POINTS_MAX;
+    p->total = (talks ? SL_TALK_ROWS * batches : 0) + 9 + 2 * (size_t)SL_PROBE_POINTS_MAX;
     if (talks)
         c = probe_talk(p, err);
     if (!c) {
