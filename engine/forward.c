@@ -118,13 +118,6 @@ void sl_forward_close(struct sl_forward *f)
 /* --- a step -------------------------------------------------------------------------------------
  */
 
-/* Tokens that a state can still consume, of a model that has an end. */
-static size_t room_of(const struct sl_model *m, const void *state)
-{
-    const struct sl_state_header *h = state;
-    return h->tokens_seen < m->info.max_tokens ? m->info.max_tokens - h->tokens_seen : 0;
-}
-
 /* Segments -> spans, rows, and the list of rows whose logits are asked for. */
 static void plan(struct sl_forward *f, const struct sl_segment *segments, size_t n)
 {
@@ -134,8 +127,7 @@ static void plan(struct sl_forward *f, const struct sl_segment *segments, size_t
     for (size_t s = 0; s < n; s++) {
         const struct sl_segment *g = &segments[s];
         assert(g->n_tokens >= 1 && g->n_tokens <= f->max_rows - row);
-        assert(!f->m->info.max_tokens ||
-               room_of(f->m, g->state) >= g->n_tokens); /* the turn has seen to it */
+        assert(sl_model_room(f->m, g->state) >= g->n_tokens); /* the turn has seen to it */
         assert(g->n_logits <= g->n_tokens && (g->logits || g->n_logits == 0));
         assert((uintptr_t)g->state % SL_ALIGN == 0 && (uintptr_t)g->logits % SL_ALIGN == 0);
         f->spans[s] = (struct sl_span){g->state, row, g->n_tokens};

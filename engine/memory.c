@@ -249,6 +249,10 @@ enum sl_code sl_memory_half_lives(const struct sl_model *m, const void *state,
                                   struct sl_memory_head *ret, struct sl_error *err)
 {
     assert(n_tokens >= 1);
+    if (n > sl_model_room(m, state))
+        return sl_fail(err, SL_E_CONTEXT_EXCEEDED,
+                       "half-lives over %zu tokens: the model has %zu more positions", n,
+                       sl_model_room(m, state));
     struct copies c;
     size_t n_tensors;
     const struct sl_state_tensor *t = sl_model_state_tensors(m, &n_tensors);

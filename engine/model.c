@@ -306,6 +306,15 @@ void sl_model_state_init(const struct sl_model *m, void *state)
         m->mixer->init(sl_model_mixer_layer(m, i), state);
 }
 
+size_t sl_model_room(const struct sl_model *m, const void *state)
+{
+    const struct sl_state_header *h = state;
+    size_t max = m->info.max_tokens;
+    if (!max)
+        return SIZE_MAX;
+    return h->tokens_seen < max ? max - (size_t)h->tokens_seen : 0;
+}
+
 size_t sl_model_logits_stride(const struct sl_model *m)
 {
     return sl_row_floats(m->info.vocab_size);

@@ -177,12 +177,9 @@ static void fail(struct sl_turn *t, enum sl_code c, int64_t now_us)
  * token that is generated is not fed. */
 static enum sl_code find_room(struct sl_turn *t, const struct sl_turn_env *env)
 {
-    const struct sl_state_header *h = t->states.live;
-    size_t max = sl_model_info(env->model)->max_tokens;
-    t->room = SIZE_MAX;
-    if (!max)
+    t->room = sl_model_room(env->model, t->states.live);
+    if (t->room == SIZE_MAX)
         return SL_OK;
-    t->room = h->tokens_seen < max ? max - h->tokens_seen : 0;
     if (prompt_end(t) > t->room)
         return SL_E_CONTEXT_EXCEEDED;
     if (t->spec.max_tokens > t->room - prompt_end(t) + 1)

@@ -39,7 +39,7 @@ SL_NODISCARD enum sl_code sl_memory_measure(const struct sl_model *m, const void
 /* Fills in half_life, over the next n tokens after `state`, which is only read: the n_tokens given
  * ones (≥ 1), then those that the model itself would choose, always the most likely one. Takes
  * n_layers + 1 states of memory and feeds n · (n_layers + 1) tokens on the calling thread. Any
- * thread. Errors: NO_MEMORY. */
+ * thread. Errors: NO_MEMORY, CONTEXT_EXCEEDED (the model has fewer positions left than n). */
 SL_NODISCARD enum sl_code sl_memory_half_lives(const struct sl_model *m, const void *state,
                                                const uint32_t *tokens, size_t n_tokens, size_t n,
                                                struct sl_memory_head *ret, struct sl_error *err);

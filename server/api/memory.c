@@ -94,6 +94,10 @@ static enum sl_code take_picture(struct look *l, const struct sl_session *s)
         memcpy(l->state, s->state, bytes);
     else
         sl_model_state_init(m, l->state);
+    /* Where the model has an end: as far as that. */
+    size_t room = sl_model_room(m, l->state);
+    if (room > 0 && l->half_life_over > room)
+        l->half_life_over = room;
     if (s->n_pending) /* else token 0: of an empty session nobody knows what it will be fed */
         memcpy(l->tokens, s->pending, s->n_pending * sizeof *l->tokens);
     l->n_tokens = n_tokens;

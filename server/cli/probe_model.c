@@ -325,11 +325,20 @@ static bool draw_different(const struct sl_probe *p, uint32_t *ret, size_t n, ui
     return true;
 }
 
+/* Can a text have so many tokens, behind a begin token? */
+static bool has_room(const struct sl_probe *p, size_t n)
+{
+    return !p->batch.info->max_tokens || n < p->batch.info->max_tokens;
+}
+
 /* Sequences of n_pairs pairs and then `distance` other tokens; of each, some of the pairs are asked
- * for. Returns the share of right ones, NaN where the vocabulary is too small. */
+ * for. Returns the share of right ones, NaN where the vocabulary or the table of positions is too
+ * small. */
 static double recall(struct sl_probe *p, size_t n_pairs, size_t distance, uint64_t seed)
 {
     struct sl_probe_batch *b = &p->batch;
+    if (!has_room(p, 2 * n_pairs + distance + 1))
+        return (double)NAN;
     size_t length = 2 * n_pairs + distance, n_right = 0, n_asked = 0;
     size_t n_queries = n_pairs < QUERIES ? n_pairs : QUERIES;
     uint32_t *memory = sl_malloc(SL_PROBE_BATCH * length * sizeof *memory);
@@ -404,11 +413,17 @@ static enum sl_code probe_growth(struct sl_probe *p, struct sl_error *err)
     doublings(&p->rank, 16, p->opt->max_distance);
     sl_probe_begin(b, 1);
     for (size_t i = 0; i < p->norm.n && !c; i++) {
+        if (!has_room(p, (size_t)p->norm.x[i])) {
+            p->norm.y[i] = p->rank.y[i] = (double)NAN;
+            continue;
+        }
         for (; length < (size_t)p->norm.x[i]; length++) {
             token = (uint32_t)(1 + draw(&seed) % (b->info->vocab_size - 1));
             sl_probe_feed(b, b->state, &tokens, &one, 1);
-            if (length + 1 == SL_PROBE_HALF_LIFE_AT)
+            if (length + 1 == SL_PROBE_HALF_LIFE_AT) {
                 sl_probe_fork(b, 1);
+                p->half_life_at = length + 1;
+            }
         }
         c = sl_memory_measure(p->loaded.model, b->state[0], p->heads, err);
         for (size_t h = 0; h < p->n_heads && !c; h++) {
@@ -417,11 +432,15 @@ static enum sl_code probe_growth(struct sl_probe *p, struct sl_error *err)
         }
         step(p, "growth of the state");
     }
-    if (length < SL_PROBE_HALF_LIFE_AT)
+    if (!p->half_life_at) {
         sl_probe_fork(b, 1);
+        p->half_life_at = length;
+    }
     token = sl_probe_likeliest(b, 0);
+    size_t over = sl_model_room(p->loaded.model, b->fork[0]);
+    p->half_life_over = over < SL_PROBE_HALF_LIFE_OVER ? over : SL_PROBE_HALF_LIFE_OVER;
     if (!c)
-        c = sl_memory_half_lives(p->loaded.model, b->fork[0], &token, 1, SL_PROBE_HALF_LIFE_OVER,
+        c = sl_memory_half_lives(p->loaded.model, b->fork[0], &token, 1, p->half_life_over,
                                  p->heads, err);
     return c;
 }

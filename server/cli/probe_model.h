@@ -33,7 +33,8 @@ struct sl_probe {
     bool has_talk;
     struct sl_memory_head *heads; /* with half-lives */
     size_t n_heads;
-    size_t done, total; /* steps of the progress bar */
+    size_t half_life_at, half_life_over; /* tokens before, and fed for it */
+    size_t done, total;                  /* steps of the progress bar */
 };
 
 /* Tables to stdout. */

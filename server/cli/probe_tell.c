@@ -42,8 +42,8 @@ static void tell_talk(const struct sl_probe *p)
 
 static void tell_half_lives(const struct sl_probe *p)
 {
-    printf("\nHalf-lives in tokens, after %d tokens, over the next %d; inf: nothing is lost\n",
-           SL_PROBE_HALF_LIFE_AT, SL_PROBE_HALF_LIFE_OVER);
+    printf("\nHalf-lives in tokens, after %zu tokens, over the next %zu; inf: nothing is lost\n",
+           p->half_life_at, p->half_life_over);
     for (size_t h = 0; h < p->n_heads; h++) {
         if (h == 0 || p->heads[h].layer != p->heads[h - 1].layer)
             printf("%slayer %3zu:", h ? "\n" : "", p->heads[h].layer);

@@ -157,6 +157,25 @@ static void test_every_rule(void **state)
     }
 }
 
+/* A model with a table of positions: as far as that, and no further. */
+static void test_the_end_of_positions(void **state)
+{
+    (void)state;
+    struct sl_model *m = rule_open(rule_of("performer"), NULL);
+    struct sl_memory_head h[HEADS_MAX];
+    size_t max = sl_model_info(m)->max_tokens;
+    uint32_t token = 1;
+    struct sl_error err;
+    assert_true(max > 8);
+    void *s = state_after(m, max - 3);
+    assert_int_equal(sl_model_room(m, s), 3);
+    assert_int_equal(sl_memory_half_lives(m, s, &token, 1, 3, h, &err), SL_OK);
+    assert_int_equal(sl_memory_half_lives(m, s, &token, 1, 4, h, &err), SL_E_CONTEXT_EXCEEDED);
+    assert_non_null(strstr(err.message, "3 more positions"));
+    sl_free(s);
+    sl_model_close(m);
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -189,6 +208,7 @@ int main(void)
         cmocka_unit_test(test_half_lives_of_retnet),
         cmocka_unit_test(test_half_lives_of_the_additive_and_the_delta_rule),
         cmocka_unit_test(test_every_rule),
+        cmocka_unit_test(test_the_end_of_positions),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
