@@ -6,7 +6,9 @@ set -eu
 
 have() {
     case $1 in
-    nodejs) command -v node >/dev/null && command -v npm >/dev/null && return 0 ;;
+    nodejs) # with npm, which Debian's package of that name comes without
+        command -v node >/dev/null && command -v npm >/dev/null
+        return ;;
     gcc | make | clang | curl | valgrind | clang-tidy | clang-format | pkg-config)
         command -v "$1" >/dev/null && return 0 ;;
     esac
@@ -17,7 +19,6 @@ missing=
 for p in "$@"; do
     have "$p" || missing="$missing $p"
 done
-# Debian's nodejs comes without npm.
 case " $missing " in *' nodejs '*) missing="$missing npm" ;; esac
 [ -n "$missing" ] || exit 0
 

@@ -399,8 +399,8 @@ enum sl_code sl_tensors_join(struct sl_tensors **ret, struct sl_tensors *const *
         sl_tensors_close(&o->pub);
         return c;
     }
-    memcpy(o->parts, parts, n * sizeof *o->parts);
-    o->n_parts = n;
+    for (; o->n_parts < n; o->n_parts++)
+        o->parts[o->n_parts] = parts[o->n_parts];
     *ret = &o->pub;
     return SL_OK;
 }
@@ -410,7 +410,7 @@ void sl_tensors_close(struct sl_tensors *t)
     if (!t)
         return;
     struct opened *o = opened_of(t);
-    for (size_t i = 0; i < o->n_parts; i++)
+    for (size_t i = 0; o->parts && i < o->n_parts; i++)
         sl_tensors_close(o->parts[i]);
     sl_free(o->parts);
     sl_settings_close(o->settings);
