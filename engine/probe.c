@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/random.h"
 #include "engine/kernels/kernels.h"
 
 #define EPS_LINEAR 1e-10F
@@ -241,18 +242,10 @@ static_assert(sizeof sl_probe_rules / sizeof *sl_probe_rules == N_RULES + 1, "a 
 /* --- opening ------------------------------------------------------------------------------------
  */
 
-static double uniform(uint64_t *seed)
-{
-    uint64_t z = *seed += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return ((double)((z ^ z >> 31) >> 11) + 0.5) * 0x1p-53;
-}
-
 static double gaussian(uint64_t *seed)
 {
-    double r = sqrt(-2 * log(uniform(seed)));
-    return r * cos(6.283185307179586477 * uniform(seed));
+    double r = sqrt(-2 * log(sl_random_unit(seed)));
+    return r * cos(6.283185307179586477 * sl_random_unit(seed));
 }
 
 /* Blocks of d orthogonal rows, each as long as a Gaussian vector (the paper's orthogonal features);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/random.h"
 #include "server/cli/cli.h"
 #include "server/cli/probe.h"
 #include "server/cli/probe_model.h"
@@ -298,14 +299,6 @@ static enum sl_code probe_talk(struct sl_probe *p, struct sl_error *err)
 
 /* --- tokens that mean nothing ------------------------------------------------------------------*/
 
-static uint64_t draw(uint64_t *seed)
-{
-    uint64_t z = *seed += 0x9e3779b97f4a7c15; /* SplitMix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
 /* n different tokens with bytes of their own, ret[0 … n); false: the vocabulary has not so many. */
 static bool draw_different(const struct sl_probe *p, uint32_t *ret, size_t n, uint64_t *seed)
 {
@@ -315,7 +308,7 @@ static bool draw_different(const struct sl_probe *p, uint32_t *ret, size_t n, ui
     for (size_t i = 0; i < n; i++) {
         size_t n_bytes = 0, k = 0;
         do
-            ret[i] = (uint32_t)(1 + draw(seed) % (vocab - 1));
+            ret[i] = (uint32_t)(1 + sl_random_next(seed) % (vocab - 1));
         while (k++ < 1000 && (sl_tokenizer_bytes(p->loaded.tokenizer, ret[i], &n_bytes) == NULL));
         for (k = 0; k < i && ret[k] != ret[i]; k++)
             ;
@@ -355,7 +348,8 @@ static double recall(struct sl_probe *p, size_t n_pairs, size_t distance, uint64
             enough = enough && draw_different(p, tokens[i], 2 * n_pairs, &seed);
             for (size_t k = 2 * n_pairs; enough && k < length; k++) { /* none of the keys */
                 do
-                    tokens[i][k] = (uint32_t)(1 + draw(&seed) % (b->info->vocab_size - 1));
+                    tokens[i][k] =
+                        (uint32_t)(1 + sl_random_next(&seed) % (b->info->vocab_size - 1));
                 while (tokens[i][k] == tokens[i][0]);
             }
         }
@@ -418,7 +412,7 @@ static enum sl_code probe_growth(struct sl_probe *p, struct sl_error *err)
             continue;
         }
         for (; length < (size_t)p->norm.x[i]; length++) {
-            token = (uint32_t)(1 + draw(&seed) % (b->info->vocab_size - 1));
+            token = (uint32_t)(1 + sl_random_next(&seed) % (b->info->vocab_size - 1));
             sl_probe_feed(b, b->state, &tokens, &one, 1);
             if (length + 1 == SL_PROBE_HALF_LIFE_AT) {
                 sl_probe_fork(b, 1);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/random.h"
 #include "server/cli/cli.h"
 #include "server/cli/probe.h"
 #include "server/config.h"
@@ -107,19 +108,11 @@ struct probe {
 
 /* --- sequences ---------------------------------------------------------------------------------*/
 
-static double uniform(uint64_t *seed)
-{
-    uint64_t z = *seed += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return ((double)((z ^ z >> 31) >> 11) + 0.5) * 0x1p-53;
-}
-
 static void gaussian(float *x, size_t n, uint64_t *seed)
 {
     for (size_t i = 0; i < n; i++) {
-        double r = sqrt(-2 * log(uniform(seed)));
-        x[i] = (float)(r * cos(6.283185307179586477 * uniform(seed)));
+        double r = sqrt(-2 * log(sl_random_unit(seed)));
+        x[i] = (float)(r * cos(6.283185307179586477 * sl_random_unit(seed)));
     }
 }
 

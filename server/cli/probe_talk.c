@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/random.h"
 #include "engine/models/embedded.h"
 
 enum { FIELDS_MAX = 9 };
@@ -107,10 +108,7 @@ void sl_talk_close(struct sl_talk *t)
 
 static size_t draw(struct sl_talk_case *c, size_t n)
 {
-    uint64_t z = c->seed += 0x9e3779b97f4a7c15; /* SplitMix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return (size_t)((z ^ z >> 31) % n);
+    return (size_t)(sl_random_next(&c->seed) % n);
 }
 
 static void put(struct sl_buf *b, struct sl_text t)
