@@ -147,11 +147,26 @@ static bool says(const char *s, size_t n, struct sl_text word)
     return false;
 }
 
+static bool same_matter(const struct sl_fact *f, const struct sl_fact *g)
+{
+    return same(f->family, g->family) && same(f->subject, g->subject);
+}
+
+/* Was another fact of f's family and subject told lately? */
+static bool is_known(const struct sl_talk_case *c, const struct sl_fact *f)
+{
+    size_t n = c->n_told < SL_TALK_LATELY ? c->n_told : SL_TALK_LATELY;
+    for (size_t i = 0; i < n; i++)
+        if (same_matter(c->lately[i], f))
+            return true;
+    return false;
+}
+
 /* May f be told beside c's fact, without being the same, contradicting it, or giving it away? */
 static bool is_apart(const struct sl_talk_case *c, const struct sl_fact *f)
 {
     const struct sl_fact *g = c->fact;
-    if (same(f->family, g->family) && same(f->subject, g->subject))
+    if (same_matter(f, g))
         return false;
     if (g->subject.n && (same(f->value, g->subject) || says(f->told.s, f->told.n, g->subject)))
         return false;
@@ -177,7 +192,8 @@ static void put_fact(struct sl_talk_case *c, struct sl_buf *b)
     const struct sl_fact *f;
     do
         f = &c->talk->facts[draw(c, c->talk->n_facts)];
-    while (!is_apart(c, f));
+    while (!is_apart(c, f) || is_known(c, f));
+    c->lately[c->n_told++ % SL_TALK_LATELY] = f;
     put_turn(b, f->told, okay());
     if (draw(c, 10) < 4)
         put_turn(b, f->question, f->answer);

@@ -24,11 +24,17 @@ enum sl_talk_row {
 
 struct sl_fact;
 
+/* Of so many facts told last, no two are of the same family and subject: nobody says his name
+ * again and again, another each time. (probe.txt has some 200 families and subjects.) */
+enum { SL_TALK_LATELY = 96 };
+
 struct sl_talk_case {
     const struct sl_talk *talk;
     enum sl_talk_row row;
     uint64_t seed;
-    const struct sl_fact *fact; /* asked for */
+    const struct sl_fact *fact;                   /* asked for */
+    const struct sl_fact *lately[SL_TALK_LATELY]; /* a ring: others, told before and between */
+    size_t n_told;
 };
 
 /* The n-th conversation of a row; the same n gives the same one. */
