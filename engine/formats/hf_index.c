@@ -1,13 +1,19 @@
 /* hf_index.c: see hf_index.h.
  *
  * "weight_map" maps each tensor to a file. The files are opened in the order of their names, so
- * that what is wrong is the same at every try. */
+ * that what is wrong is the same at every try.
+ *
+ * An index comes with a download, and must not make a server read other files of the machine: a
+ * name stays in the folder, and so does what it links to. One layout has links out of the folder
+ * and is everywhere: Hugging Face's cache, whose snapshots/REVISION/ is a folder of links into
+ * blobs/ beside snapshots/. */
 #include "engine/formats/hf_index.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/mem.h"
 #include "engine/formats/jansson_parse.h"
@@ -85,6 +91,43 @@ static enum sl_code list_files(struct index *x)
     return SL_OK;
 }
 
+static bool lies_in(const char *path, const char *folder, size_t n)
+{
+    return strncmp(path, folder, n) == 0 && path[n] == '/';
+}
+
+/* The length of what is left of a path without its last `parts` parts; 0: it has no more. */
+static size_t above(const char *path, size_t parts)
+{
+    size_t n = strlen(path);
+    for (; parts > 0 && n > 0; parts--)
+        while (n > 0 && path[--n] != '/')
+            ;
+    return n;
+}
+
+/* Where links lead is in the folder, or in the blobs/ of a cache whose snapshots/ the folder is in.
+ * A path that leads nowhere is for its opening to complain of. */
+static enum sl_code check_link(const struct index *x, const char *file, const char *path)
+{
+    static const char snapshots[] = "/snapshots", blobs[] = "/blobs";
+    char folder[PATH_BYTES], target[PATH_BYTES], cache[PATH_BYTES + sizeof blobs];
+    if (!realpath(x->folder, folder) || !realpath(path, target))
+        return SL_OK;
+    size_t n = strlen(folder) > 1 ? strlen(folder) : 0, parent = above(folder, 1),
+           root = above(folder, 2);
+    if (lies_in(target, folder, n))
+        return SL_OK;
+    (void)snprintf(cache, sizeof cache, "%.*s%s", (int)root, folder, blobs);
+    if (parent - root == sizeof snapshots - 1 &&
+        memcmp(folder + root, snapshots, parent - root) == 0 &&
+        lies_in(target, cache, strlen(cache)))
+        return SL_OK;
+    return INDEX_FAIL(x, FILE_CORRUPT,
+                      "\"%.80s\" is a link to %.160s, outside of the folder of the index", file,
+                      target);
+}
+
 static enum sl_code open_files(struct index *x)
 {
     char path[PATH_BYTES];
@@ -96,11 +139,14 @@ static enum sl_code open_files(struct index *x)
         if (n < 0 || (size_t)n >= sizeof path)
             return INDEX_FAIL(x, TOO_LARGE, "a path of at most %d bytes is possible",
                               PATH_BYTES - 1);
-        enum sl_code c = sl_tensors_open(&x->parts[i], path, x->err);
+        struct stat st;
+        if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+            return INDEX_FAIL(x, FILE_CORRUPT, "\"%.80s\" is a folder", x->files[i]);
+        enum sl_code c = check_link(x, x->files[i], path);
+        if (!c)
+            c = sl_tensors_open(&x->parts[i], path, x->err);
         if (c)
             return c;
-        if (x->parts[i]->settings)
-            return INDEX_FAIL(x, FILE_CORRUPT, "\"%.80s\" is a folder", x->files[i]);
     }
     return SL_OK;
 }

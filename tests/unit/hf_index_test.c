@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -192,6 +193,81 @@ static void test_a_tensor_in_two_files(void **state)
     assert_int_equal(remove(to), 0);
 }
 
+/* Opens `dir`, whose first part is a link to `target`. */
+static void with_link(const char *dir, const char *target, enum sl_code code, const char *part)
+{
+    struct sl_error err = {0};
+    struct sl_tensors *t = NULL;
+    char at[256], name[64];
+    part_name(name, 0);
+    (void)snprintf(at, sizeof at, "%s/%s", dir, name);
+    assert_int_equal(symlink(target, at), 0);
+    enum sl_code c = sl_tensors_open(&t, dir, &err);
+    if (c != code || (c && !strstr(err.message, part)))
+        fail_msg("%s: %s; expected %s: %s", sl_code_name(c), c ? err.message : "",
+                 sl_code_name(code), part);
+    sl_tensors_close(t);
+    assert_int_equal(remove(at), 0);
+}
+
+static void move(const char *from_dir, const char *from, const char *to_dir, const char *to)
+{
+    char a[256], b[256];
+    (void)snprintf(a, sizeof a, "%s/%s", from_dir, from);
+    (void)snprintf(b, sizeof b, "%s/%s", to_dir, to);
+    assert_int_equal(rename(a, b), 0);
+}
+
+/* A link may lead to another name in the folder, not out of it, however near. */
+static void test_links(void **state)
+{
+    (void)state;
+    char name[64], near[64], aside[128], to[256];
+    part_name(name, 0);
+    (void)snprintf(near, sizeof near, "%s-2", folder); /* begins like the folder */
+    assert_int_equal(mkdir(near, 0700), 0);
+    move(folder, name, folder, "renamed");
+    with_link(folder, "renamed", SL_OK, "");
+    move(folder, "renamed", near, "blob");
+    (void)snprintf(to, sizeof to, "../%s/blob", near + strlen("/tmp/"));
+    (void)snprintf(aside, sizeof aside, "is a link to %s/blob, outside", near);
+    with_link(folder, to, SL_E_FILE_CORRUPT, aside);
+    (void)snprintf(to, sizeof to, "%s/blob", near);
+    with_link(folder, to, SL_E_FILE_CORRUPT, name);
+    with_link(folder, "/etc/passwd", SL_E_FILE_CORRUPT, "is a link to /etc/passwd, outside");
+    with_link(folder, ".", SL_E_FILE_CORRUPT, "is a folder");
+    with_link(folder, "nowhere", SL_E_FILE_NOT_FOUND, name);
+    move(near, "blob", folder, name);
+    remove_tree(near);
+}
+
+/* Hugging Face's cache: snapshots/REVISION/model-00001-… -> ../../blobs/HASH. */
+static void test_a_cache(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/slate-cache-XXXXXX", name[64], sub[4][64], dir[96], to[128];
+    static const char *const names[] = {"snapshots", "blobs", "blob", "shots"};
+    part_name(name, 0);
+    assert_non_null(mkdtemp(root));
+    for (size_t i = 0; i < 4; i++) {
+        (void)snprintf(sub[i], sizeof sub[i], "%s/%s", root, names[i]);
+        assert_int_equal(mkdir(sub[i], 0700), 0);
+    }
+    (void)snprintf(dir, sizeof dir, "%s/abc", sub[0]);
+    assert_int_equal(rename(folder, dir), 0);
+    move(dir, name, sub[1], "123");
+    with_link(dir, "../../blobs/123", SL_OK, "");
+    move(sub[1], "123", sub[2], "123");
+    with_link(dir, "../../blob/123", SL_E_FILE_CORRUPT, "/blob/123, outside");
+    move(sub[2], "123", sub[1], "123");
+    (void)snprintf(to, sizeof to, "%s/abc", sub[3]);
+    assert_int_equal(rename(dir, to), 0);
+    with_link(to, "../../blobs/123", SL_E_FILE_CORRUPT, "/blobs/123, outside");
+    move(sub[1], "123", to, name);
+    assert_int_equal(rename(to, folder), 0);
+    remove_tree(root);
+}
+
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -218,6 +294,8 @@ int main(void)
         cmocka_unit_test(test_the_other_name),
         cmocka_unit_test(test_bad_indexes),
         cmocka_unit_test(test_a_tensor_in_two_files),
+        cmocka_unit_test(test_links),
+        cmocka_unit_test(test_a_cache),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
