@@ -1,10 +1,15 @@
 /* serving.c: see serving.h. */
 #include "tests/support/serving.h"
 
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,6 +100,60 @@ void serving_start(struct serving *s, const char *const *options)
         ask(s, &a, "/readyz", NULL);
     s->ready_s = bench_now() - begin;
     fclose(f);
+}
+
+/* A port that was free a moment ago. */
+static unsigned free_port(void)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) ||
+        getsockname(fd, (struct sockaddr *)&a, &n))
+        serving_die("no free port");
+    close(fd);
+    return ntohs(a.sin_port);
+}
+
+static void find_llama(char program[512], const char *build)
+{
+    static const char *const places[] = {"", "/llama-server", "/bin/llama-server"};
+    struct stat st;
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        snprintf(program, 512, "%s%s", build, places[i]);
+        if (stat(program, &st) == 0 && S_ISREG(st.st_mode) && access(program, X_OK) == 0)
+            return;
+    }
+    serving_die("no llama-server there");
+}
+
+void serving_start_llama(struct serving *s, const char *build, const char *const *options)
+{
+    char program[512], port[16];
+    const char *args[ARGS_MAX + 1] = {program, "--host", "127.0.0.1", "--port", port};
+    struct answer a = {.status = 0};
+    find_llama(program, build);
+    snprintf(port, sizeof port, "%u", free_port());
+    snprintf(s->base, sizeof s->base, "http://127.0.0.1:%s", port);
+    for (size_t n = 5; *options && n < ARGS_MAX; n++)
+        args[n] = *options++;
+    double begin = bench_now();
+    s->pid = fork();
+    if (s->pid == 0) {
+        int null = open("/dev/null", O_RDWR);
+        dup2(null, STDOUT_FILENO);
+        dup2(null, STDERR_FILENO);
+        execv(program, (char *const *)(uintptr_t)args);
+        _exit(127);
+    }
+    s->curl = curl_easy_init();
+    while (a.status != 200) { /* it says nothing that one could wait for */
+        if (waitpid(s->pid, NULL, WNOHANG) == s->pid)
+            serving_die("llama-server does not start");
+        poll(NULL, 0, 20);
+        ask(s, &a, "/health", NULL);
+    }
+    s->ready_s = bench_now() - begin;
 }
 
 void serving_end(struct serving *s, int signal)

@@ -25,6 +25,9 @@ void serving_die(const char *what); /* ends the program */
 
 /* `build/release/slate serve` on a free port with these options, up to a NULL. */
 void serving_start(struct serving *s, const char *const *options);
+/* llama.cpp's server on a free port with these options besides, ready at /health. `build` names its
+ * build's folder, or the program. */
+void serving_start_llama(struct serving *s, const char *build, const char *const *options);
 void serving_end(struct serving *s, int signal); /* SIGTERM or SIGKILL, and waits */
 
 /* POST where there is a body ("" is one), else GET; path "/v1/…". */
