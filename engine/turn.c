@@ -338,7 +338,7 @@ static void cut_at_stop(struct sl_turn *t, const struct sl_turn_env *env, size_t
     }
     size_t n_head = n_back ? n - n_back : 0;
     size_t n_keep =
-        i + (n_head ? sl_tokenizer_encode(env->tokenizer, bytes, n_head, t->seq + i) : 0);
+        i + (n_head ? sl_tokenizer_encode_part(env->tokenizer, bytes, n_head, t->seq + i) : 0);
     cut(t, env, SL_FINISH_STOP, n_keep, i, now_us);
 }
 
@@ -364,7 +364,7 @@ static bool is_stop_token(const struct sl_turn *t, const struct sl_turn_env *env
         }
     }
     *ret = SL_FINISH_EOS;
-    return !t->spec.ignore_eos && (int64_t)token == sl_tokenizer_eos(env->tokenizer);
+    return !t->spec.ignore_eos && sl_tokenizer_is_eos(env->tokenizer, token);
 }
 
 static void take_token(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us)

@@ -173,7 +173,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
 static void tokenise(struct sl_run *r)
 {
     const struct sl_text *t = r->spec.text;
-    r->n_tokens += sl_tokenizer_encode(r->ts->tokenizer, t->s, t->n, r->tokens + r->n_tokens);
+    r->n_tokens += sl_tokenizer_encode_part(r->ts->tokenizer, t->s, t->n, r->tokens + r->n_tokens);
 }
 
 static void on_pool(uv_work_t *work)

@@ -23,7 +23,6 @@ static enum sl_code bytes_open(struct sl_tokenizer *t, const unsigned char *data
     t->spans = b->spans;
     t->blob = b->blob;
     t->n_ids = 256;
-    t->eos = -1;
     t->priv = b;
     return SL_OK;
 }
@@ -33,8 +32,8 @@ static void bytes_close(struct sl_tokenizer *t)
     sl_free(t->priv);
 }
 
-static size_t bytes_encode(const struct sl_tokenizer *t, const unsigned char *text, size_t n,
-                           uint32_t *ids)
+static size_t bytes_encode_part(const struct sl_tokenizer *t, const unsigned char *text, size_t n,
+                                uint32_t *ids)
 {
     (void)t;
     for (size_t i = 0; i < n; i++)
@@ -47,5 +46,5 @@ const struct sl_tokenizer_kind sl_tokenizer_byte_values = {
     .spec = "bytes",
     .open = bytes_open,
     .close = bytes_close,
-    .encode = bytes_encode,
+    .encode_part = bytes_encode_part,
 };

@@ -322,7 +322,8 @@ static enum sl_code world_open(struct sl_tokenizer *t, const unsigned char *data
     t->n_ids = (size_t)r.max_id + 1;
     t->spans = w->spans = shrink(w->spans, t->n_ids, sizeof *w->spans);
     t->blob = w->blob = shrink(w->blob, r.n_blob, 1);
-    t->eos = 0;
+    t->ends[0] = 0;
+    t->n_ends = 1;
     t->priv = w;
     w = NULL;
 out:
@@ -348,8 +349,8 @@ static uint32_t find_child(const struct world *w, const struct node *node, unsig
     return n == 1 && w->labels[first] == label ? first : 0;
 }
 
-static size_t world_encode(const struct sl_tokenizer *t, const unsigned char *text, size_t n,
-                           uint32_t *ids)
+static size_t world_encode_part(const struct sl_tokenizer *t, const unsigned char *text, size_t n,
+                                uint32_t *ids)
 {
     const struct world *w = t->priv;
     size_t n_ids = 0;
@@ -373,5 +374,5 @@ const struct sl_tokenizer_kind sl_tokenizer_rwkv_world = {
     .name = "rwkv_world",
     .open = world_open,
     .close = world_close,
-    .encode = world_encode,
+    .encode_part = world_encode_part,
 };

@@ -19,22 +19,32 @@
 
 #include "engine/base/mem.h"
 
+enum { PATH_BYTES = 4096 };
+
 static const struct sl_tokenizer_kind *const kinds[] = {
     &sl_tokenizer_byte_values,
     &sl_tokenizer_rwkv_world,
     NULL,
 };
 
-static const struct sl_tokenizer_kind *kind_of(const char *spec)
+/* What a directory may hold, the first one that is there. */
+static const char *const files[] = {"tokenizer.json", "rwkv_vocab_v20230424.txt"};
+
+/* The kind that a word names, or NULL. */
+static const struct sl_tokenizer_kind *kind_named(const char *spec)
 {
-    const struct sl_tokenizer_kind *file = NULL;
-    for (size_t i = 0; kinds[i]; i++) {
-        if (!kinds[i]->spec)
-            file = kinds[i];
-        else if (strcmp(kinds[i]->spec, spec) == 0)
+    for (size_t i = 0; kinds[i]; i++)
+        if (kinds[i]->spec && strcmp(kinds[i]->spec, spec) == 0)
             return kinds[i];
-    }
-    return file;
+    return NULL;
+}
+
+static const struct sl_tokenizer_kind *kind_of(const unsigned char *data, size_t n)
+{
+    size_t i = 0;
+    while (kinds[i]->spec || (kinds[i]->knows && !kinds[i]->knows(data, n)))
+        i++;
+    return kinds[i];
 }
 
 static void put_u32(unsigned char *p, uint32_t x)
@@ -58,6 +68,8 @@ static void take_fingerprint(struct sl_tokenizer *t)
         XXH3_128bits_update(&state, head, sizeof head);
         XXH3_128bits_update(&state, t->blob + s.offset, s.n);
     }
+    if (t->kind->fingerprint)
+        t->kind->fingerprint(t, &state);
     XXH128_canonical_t c;
     XXH128_canonicalFromHash(&c, XXH3_128bits_digest(&state));
     static_assert(sizeof c.digest == sizeof t->fingerprint, "128 bits");
@@ -72,6 +84,7 @@ static enum sl_code open_kind(struct sl_tokenizer **ret, const struct sl_tokeniz
     if (!t)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for the tokenizer \"%s\"", name);
     t->kind = kind;
+    t->begin = -1;
     enum sl_code c = kind->open(t, data, n_bytes, name, err);
     if (c != SL_OK) {
         sl_free(t);
@@ -80,6 +93,11 @@ static enum sl_code open_kind(struct sl_tokenizer **ret, const struct sl_tokeniz
     take_fingerprint(t);
     *ret = t;
     return SL_OK;
+}
+
+void sl_tokenizer_finish(struct sl_tokenizer *t)
+{
+    take_fingerprint(t);
 }
 
 static enum sl_code too_large(const char *name, struct sl_error *err)
@@ -152,18 +170,42 @@ static enum sl_code read_file(const char *path, unsigned char **ret, size_t *ret
     return c;
 }
 
-enum sl_code sl_tokenizer_open(struct sl_tokenizer **ret, const char *spec, struct sl_error *err)
+static enum sl_code open_file(struct sl_tokenizer **ret, const char *path, struct sl_error *err)
 {
-    const struct sl_tokenizer_kind *kind = kind_of(spec);
-    if (kind->spec)
-        return open_kind(ret, kind, NULL, 0, spec, err);
     unsigned char *data = NULL;
     size_t n = 0;
-    enum sl_code c = read_file(spec, &data, &n, err);
+    enum sl_code c = read_file(path, &data, &n, err);
     if (c == SL_OK)
-        c = open_kind(ret, kind, data, n, spec, err);
+        c = open_kind(ret, kind_of(data, n), data, n, path, err);
     sl_free(data);
     return c;
+}
+
+static enum sl_code open_directory(struct sl_tokenizer **ret, const char *folder,
+                                   struct sl_error *err)
+{
+    char path[PATH_BYTES];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        int n = snprintf(path, sizeof path, "%s/%s", folder, files[i]);
+        if (n < 0 || (size_t)n >= sizeof path)
+            return sl_fail(err, SL_E_TOO_LARGE, "%.160s…: a path of at most %d bytes is possible",
+                           folder, PATH_BYTES - 1);
+        if (access(path, F_OK) == 0)
+            return open_file(ret, path, err);
+    }
+    return sl_fail(err, SL_E_FILE_NOT_FOUND, "the directory \"%.300s\" holds neither %s nor %s",
+                   folder, files[0], files[1]);
+}
+
+enum sl_code sl_tokenizer_open(struct sl_tokenizer **ret, const char *spec, struct sl_error *err)
+{
+    const struct sl_tokenizer_kind *kind = kind_named(spec);
+    struct stat st;
+    if (kind)
+        return open_kind(ret, kind, NULL, 0, spec, err);
+    if (stat(spec, &st) == 0 && S_ISDIR(st.st_mode))
+        return open_directory(ret, spec, err);
+    return open_file(ret, spec, err);
 }
 
 enum sl_code sl_tokenizer_open_memory(struct sl_tokenizer **ret, const void *data, size_t n_bytes,
@@ -171,7 +213,7 @@ enum sl_code sl_tokenizer_open_memory(struct sl_tokenizer **ret, const void *dat
 {
     if (n_bytes > SL_VOCAB_FILE_BYTES_MAX)
         return too_large(name, err);
-    return open_kind(ret, &sl_tokenizer_rwkv_world, data, n_bytes, name, err);
+    return open_kind(ret, kind_of(data, n_bytes), data, n_bytes, name, err);
 }
 
 void sl_tokenizer_close(struct sl_tokenizer *t)
@@ -192,9 +234,40 @@ size_t sl_tokenizer_size(const struct sl_tokenizer *t)
     return t->n_ids;
 }
 
+void sl_tokenizer_set_ends(struct sl_tokenizer *t, const uint32_t *ids, size_t n)
+{
+    assert(n <= SL_TOKENIZER_ENDS_MAX);
+    for (size_t i = 0; i < n; i++)
+        t->ends[i] = ids[i];
+    t->n_ends = n;
+}
+
+void sl_tokenizer_set_begin(struct sl_tokenizer *t, int64_t id)
+{
+    t->begin = id;
+}
+
 int64_t sl_tokenizer_eos(const struct sl_tokenizer *t)
 {
-    return t->eos;
+    return t->n_ends ? (int64_t)t->ends[0] : -1;
+}
+
+bool sl_tokenizer_is_eos(const struct sl_tokenizer *t, uint32_t id)
+{
+    for (size_t i = 0; i < t->n_ends; i++)
+        if (t->ends[i] == id)
+            return true;
+    return false;
+}
+
+int64_t sl_tokenizer_begin(const struct sl_tokenizer *t)
+{
+    return t->begin;
+}
+
+int64_t sl_tokenizer_find(const struct sl_tokenizer *t, const char *text, size_t n)
+{
+    return t->kind->find ? t->kind->find(t, text, n) : -1;
 }
 
 void sl_tokenizer_fingerprint(const struct sl_tokenizer *t, unsigned char ret[16])
@@ -212,7 +285,63 @@ const unsigned char *sl_tokenizer_bytes(const struct sl_tokenizer *t, uint32_t i
     return t->blob + t->spans[id].offset;
 }
 
-size_t sl_tokenizer_encode(const struct sl_tokenizer *t, const void *text, size_t n, uint32_t *ids)
+const unsigned char *sl_tokenizer_first_bytes(const struct sl_tokenizer *t, uint32_t id,
+                                              size_t *ret_n)
 {
-    return t->kind->encode(t, text, n, ids);
+    const unsigned char *bytes = sl_tokenizer_bytes(t, id, ret_n);
+    if (!bytes || !t->first_spans)
+        return bytes;
+    *ret_n = t->first_spans[id].n;
+    return t->blob + t->first_spans[id].offset;
+}
+
+/* --- encoding -----------------------------------------------------------------------------------
+ */
+
+void sl_token_list_done(struct sl_token_list *l)
+{
+    sl_free(l->v);
+    *l = (struct sl_token_list){0};
+}
+
+enum sl_code sl_token_list_reserve(struct sl_token_list *l, size_t n, struct sl_error *err)
+{
+    if (l->room - l->n >= n)
+        return SL_OK;
+    size_t room = l->room + l->room / 2;
+    if (n > SIZE_MAX / sizeof *l->v - l->n)
+        return sl_fail(err, SL_E_TOO_LARGE, "a text of more tokens than fit in memory");
+    if (room < l->n + n)
+        room = l->n + n;
+    uint32_t *v = sl_realloc(l->v, room, sizeof *v);
+    if (!v)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu tokens", room);
+    l->v = v;
+    l->room = room;
+    return SL_OK;
+}
+
+enum sl_code sl_tokenizer_encode(const struct sl_tokenizer *t, const struct sl_tokenizer_text *text,
+                                 struct sl_token_list *out, struct sl_error *err)
+{
+    if (text->n == 0)
+        return SL_OK;
+    if (t->kind->encode) {
+        size_t n = out->n;
+        enum sl_code c = t->kind->encode(t, text, out, err);
+        if (c)
+            out->n = n;
+        return c;
+    }
+    enum sl_code c = sl_token_list_reserve(out, text->n, err);
+    if (c)
+        return c;
+    out->n += t->kind->encode_part(t, text->s, text->n, out->v + out->n);
+    return SL_OK;
+}
+
+size_t sl_tokenizer_encode_part(const struct sl_tokenizer *t, const void *part, size_t n,
+                                uint32_t *ids)
+{
+    return t->kind->encode_part(t, part, n, ids);
 }

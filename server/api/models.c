@@ -96,7 +96,7 @@ static void tokenize(struct job *j)
         j->code = sl_fail(&j->err, SL_E_NO_MEMORY, "no memory for a text of %zu bytes", t->n);
         return;
     }
-    size_t n = sl_tokenizer_encode(j->tokenizer, t->s, t->n, ids);
+    size_t n = sl_tokenizer_encode_part(j->tokenizer, t->s, t->n, ids);
     sl_write_tokenized(&j->out, ids, n);
     sl_free(ids);
 }

@@ -285,7 +285,7 @@ static enum sl_code submit(struct job *j, struct sl_turn_spec *spec, struct sl_e
     }
     if (j->loaded.begin_token >= 0)
         ids[n++] = (uint32_t)j->loaded.begin_token;
-    n += sl_tokenizer_encode(j->loaded.tokenizer, prompt, n_bytes, ids + n);
+    n += sl_tokenizer_encode_part(j->loaded.tokenizer, prompt, n_bytes, ids + n);
     spec->prompt = ids;
     spec->n_prompt = n;
     enum sl_code c = sl_turn_create(j->engine, spec, &j->turn, err);

@@ -138,7 +138,7 @@ static enum sl_code encode(struct sl_probe *p, struct pieces *v, size_t i, struc
         v->tokens[i] = all;
         v->room[i] = v->text[i].len;
     }
-    v->n_tokens[i] = sl_tokenizer_encode(
+    v->n_tokens[i] = sl_tokenizer_encode_part(
         p->loaded.tokenizer, v->text[i].data ? v->text[i].data : "", v->text[i].len, v->tokens[i]);
     return SL_OK;
 }

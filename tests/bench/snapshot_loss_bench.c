@@ -111,7 +111,7 @@ static void read_one(struct bench *b, const char *text, enum sl_dtype dtype, siz
                      double *plain, struct loss *ret)
 {
     static uint32_t ids[TOKENS_MAX];
-    size_t n = sl_tokenizer_encode(b->tokenizer, text, strlen(text), ids);
+    size_t n = sl_tokenizer_encode_part(b->tokenizer, text, strlen(text), ids);
     size_t vocab = sl_model_info(b->model)->vocab_size;
     void *state = runner_state(b->model);
     float *logits = runner_logits(b->model, 1);

@@ -121,7 +121,7 @@ uint32_t *stand_ids(const struct stand *s, const char *text, size_t *ret_n)
 {
     uint32_t *ids = malloc((strlen(text) + 1) * sizeof *ids);
     assert_non_null(ids);
-    *ret_n = sl_tokenizer_encode(s->tokenizer, text, strlen(text), ids);
+    *ret_n = sl_tokenizer_encode_part(s->tokenizer, text, strlen(text), ids);
     return ids;
 }
 

@@ -236,7 +236,8 @@ static void test_long_tokens(void **state)
     char text[2 * SL_TOKEN_BYTES_MAX - 1];
     uint32_t ids[sizeof text];
     memset(text, 'x', sizeof text);
-    assert_int_equal(sl_tokenizer_encode(t, text, sizeof text, ids), 1 + SL_TOKEN_BYTES_MAX - 1);
+    assert_int_equal(sl_tokenizer_encode_part(t, text, sizeof text, ids),
+                     1 + SL_TOKEN_BYTES_MAX - 1);
     assert_int_equal(ids[0], 300);
     assert_int_equal(ids[1], 'x' + 1);
     sl_tokenizer_close(t);
@@ -325,7 +326,7 @@ static void test_bytes(void **state)
     uint32_t ids[256];
     for (unsigned i = 0; i < 256; i++)
         text[i] = (unsigned char)(255 - i);
-    assert_int_equal(sl_tokenizer_encode(t, text, 256, ids), 256);
+    assert_int_equal(sl_tokenizer_encode_part(t, text, 256, ids), 256);
     for (unsigned i = 0; i < 256; i++) {
         assert_int_equal(ids[i], 255 - i);
         check_token(t, i, (const char *)&text[255 - i], 1);
@@ -333,7 +334,7 @@ static void test_bytes(void **state)
     size_t n = 9;
     assert_null(sl_tokenizer_bytes(t, 256, &n));
     assert_int_equal(n, 0);
-    assert_int_equal(sl_tokenizer_encode(t, NULL, 0, NULL), 0);
+    assert_int_equal(sl_tokenizer_encode_part(t, NULL, 0, NULL), 0);
     sl_tokenizer_close(t);
 }
 
@@ -351,7 +352,7 @@ static void test_holes_and_twins(void **state)
     CHECK_TOKEN(t, 500, "twin");
     CHECK_TOKEN(t, 900, "twin");
     uint32_t ids[8];
-    assert_int_equal(sl_tokenizer_encode(t, "twintwi", 7, ids), 4);
+    assert_int_equal(sl_tokenizer_encode_part(t, "twintwi", 7, ids), 4);
     assert_int_equal(ids[0], 900);
     assert_int_equal(ids[1], 't' + 1);
     sl_tokenizer_close(t);
@@ -378,7 +379,7 @@ static void check_encoding(const struct sl_tokenizer *t, const unsigned char *te
     uint32_t *ids = malloc((n + 1) * sizeof *ids);
     assert_non_null(ids);
     ids[n] = 0xABCDEF;
-    size_t n_ids = sl_tokenizer_encode(t, text, n, ids), at = 0;
+    size_t n_ids = sl_tokenizer_encode_part(t, text, n, ids), at = 0;
     for (size_t i = 0; i < n_ids; i++) {
         uint32_t id = 0;
         size_t len = slow_longest(t, text + at, n - at, &id);
@@ -514,7 +515,7 @@ static void test_no_memory(void **state)
             sl_mem_fail_after(-1);
             if (c == SL_OK) { /* it may do without giving back what is too much */
                 uint32_t ids[16];
-                assert_int_equal(sl_tokenizer_encode(t, "three hundred", 13, ids), i ? 13 : 1);
+                assert_int_equal(sl_tokenizer_encode_part(t, "three hundred", 13, ids), i ? 13 : 1);
                 sl_tokenizer_close(t);
                 continue;
             }
@@ -537,7 +538,7 @@ static void test_no_allocation(void **state)
     uint32_t ids[3];
     size_t n;
     unsigned char f[16];
-    assert_int_equal(sl_tokenizer_encode(t, "aba", 3, ids), 2);
+    assert_int_equal(sl_tokenizer_encode_part(t, "aba", 3, ids), 2);
     assert_non_null(sl_tokenizer_bytes(t, ids[0], &n));
     sl_tokenizer_fingerprint(t, f);
     assert_int_equal(sl_mem_count(), before);
