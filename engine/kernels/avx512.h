@@ -3,7 +3,6 @@
 #define SLATE_KERNELS_AVX512_H
 
 #include <immintrin.h>
-#include <math.h>
 
 #include "engine/kernels/tables.h"
 
