@@ -192,7 +192,7 @@ endif
 $(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
-$(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3
+$(B)/engine/kernels/pack.o $(B)/engine/load_job.o $(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3
 ifeq ($(ARCH),x86_64)
 $(B)/engine/base/hash_avx2.o $(B)/engine/snapshot_values_avx2.o: CFLAGS += -mavx2 -O3
 endif
@@ -213,12 +213,12 @@ $(B)/llhttp/%.o: $(LLHTTP_DIR)/%.c
 $(B)/tests/%_test: $(B)/tests/%_test.o $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %_test.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcmocka -lcurl
 
-# A bench takes from the tests' support only what it names: the rest of it needs cmocka.
+# A bench takes from the tests' support only what it names.
 $(B)/libsupport.a: $(SUPPORT_OBJ)
 	$(call quiet,AR)rm -f $@; ar rcs $@ $^
 
 $(B)/tests/bench/%_bench: $(B)/tests/bench/%_bench.o $(B)/libsupport.a $(LIBREST) $(LIBSLATE)
-	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcurl
+	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcurl -lcmocka
 
 # The seeded models need nothing else of the tests' support than each other.
 SEEDED_OBJ := $(call obj,tests/support/seeded.c $(wildcard tests/support/rules*.c))

@@ -1,5 +1,5 @@
-/* load_finish.c: the second half of loading: one allocation, then every tensor is hashed, checked,
- * packed, and its pages of the file are let go. See load.h.
+/* load_finish.c: the second half of loading: one allocation, then every tensor is hashed, checked
+ * and packed (load_job.c), and the fingerprint taken. See load.h.
  *
  * Threads take tensors from a common counter, in order of their names; each touches only its own
  * tensors' memory. Which thread took which does not show: the fingerprint is taken over the
@@ -10,7 +10,6 @@
  * (load_choice.c), then per tensor that the model uses, sorted by name: name, element type, shape,
  * XXH3-128 of the elements (row-major, as the file has them); then the settings that it asked for,
  * with their values. The container and the type that weights are kept in do not enter. */
-#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@
 #include "engine/load_priv.h"
 #include "engine/workers.h"
 
-enum { THREADS_MAX = 8, BLOCK = 4096 };
+enum { THREADS_MAX = 8 };
 
 struct crew {
     struct sl_load *l;
@@ -32,101 +31,13 @@ struct crew {
     atomic_size_t next;
 };
 
-/* The smallest magnitude that a type cannot hold: what rounds to infinity. */
-static float limit_of(enum sl_dtype type)
-{
-    switch (type) {
-    case SL_DTYPE_F16:
-        return 65520.0f;
-    case SL_DTYPE_BF16:
-        return 0x1.ffp127f;
-    default:
-        return INFINITY;
-    }
-}
-
-/* Index of the first of n dense values that the copy's type cannot hold (or that is not finite), or
- * SIZE_MAX. */
-static size_t find_bad(const unsigned char *data, enum sl_dtype type, size_t n, float limit)
-{
-    float block[BLOCK];
-    size_t size = sl_dtype_size(type);
-    for (size_t i = 0; i < n; i += BLOCK) {
-        size_t m = n - i < BLOCK ? n - i : BLOCK;
-        sl_widen(block, data + i * size, type, m);
-        bool good = true;
-        for (size_t j = 0; j < m; j++)
-            good &= fabsf(block[j]) < limit;
-        for (size_t j = 0; !good && j < m; j++)
-            if (!(fabsf(block[j]) < limit))
-                return i + j;
-    }
-    return SIZE_MAX;
-}
-
-static void write_copy(const struct sl_load_job *j, unsigned char *dst, const unsigned char *src)
-{
-    const struct sl_tensor *t = j->t;
-    size_t n = t->n_elements;
-    if (j->kind == SL_JOB_MATRIX) {
-        size_t out = j->layout == SL_OUT_IN ? j->n_in : 1;
-        size_t in = j->layout == SL_OUT_IN ? 1 : j->n_out;
-        sl_pack_matrix(dst, j->type, src, t->dtype, j->n_out, j->n_in, out, in, 0,
-                       sl_panels(j->n_out));
-    } else if (j->kind == SL_JOB_COLUMNS) {
-        float *y = (float *)(void *)dst;
-        size_t size = sl_dtype_size(t->dtype);
-        for (size_t i = 0; i < n; i++)
-            sl_widen(y + i % j->n_in * j->n_out + i / j->n_in, src + i * size, t->dtype, 1);
-        memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
-    } else if (j->kind == SL_JOB_F32) {
-        float *y = (float *)(void *)dst;
-        sl_widen(y, src, t->dtype, n);
-        memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
-        if (j->map)
-            j->map(y, n);
-    } else {
-        memcpy(dst, src, n * sl_dtype_size(t->dtype));
-    }
-}
-
-static void do_job(struct crew *c, struct sl_load_job *j)
-{
-    const struct sl_tensor *t = j->t;
-    size_t bytes = t->n_elements * sl_dtype_size(t->dtype);
-    unsigned char *dense = NULL;
-    const unsigned char *src = t->data;
-    if (!t->contiguous) {
-        dense = sl_malloc(bytes);
-        if (!dense) {
-            j->code = SL_E_NO_MEMORY;
-            return;
-        }
-        sl_tensor_copy(t, dense);
-        src = dense;
-    }
-    XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits(src, bytes));
-    memcpy(j->digest, digest.digest, sizeof j->digest);
-    j->bad = find_bad(src, t->dtype, t->n_elements, limit_of(j->type));
-    if (j->bad == SIZE_MAX && j->copied)
-        write_copy(j, c->arena + j->offset, src);
-    if (j->bad == SIZE_MAX && j->map)
-        j->bad = find_bad(c->arena + j->offset, SL_DTYPE_F32, t->n_elements, INFINITY);
-    if (j->bad != SIZE_MAX)
-        j->code = SL_E_MODEL_INVALID;
-    sl_free(dense);
-    /* The embedding's pages too: they come back one by one, for the rows that are used. */
-    sl_tensor_forget(c->l->tensors, t);
-}
-
 static void crew_part(void *arg, size_t part, size_t n_parts)
 {
     (void)part, (void)n_parts;
     struct crew *c = arg;
     size_t i;
     while ((i = atomic_fetch_add(&c->next, 1)) < c->l->n_jobs)
-        do_job(c, &c->l->jobs[i]);
+        sl_load_job_run(&c->l->jobs[i], c->l->tensors, c->arena);
 }
 
 /* By name; parts of one tensor in the order of the tensor. */

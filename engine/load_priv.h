@@ -22,6 +22,15 @@ struct sl_load_job {
     unsigned char digest[16]; /* XXH3-128 of the elements */
 };
 
+/* Hashes the elements of j's tensor, checks them, and writes the copy into `arena` where there is
+ * one; fills in the results. Gives the file's pages back on the way. Any thread, each its own job.
+ */
+void sl_load_job_run(struct sl_load_job *j, const struct sl_tensors *ts, unsigned char *arena);
+
+/* Index of the first of n dense values that a copy of the type `to` cannot hold, or that is not
+ * finite; SIZE_MAX where there is none. */
+size_t sl_find_bad(const void *data, enum sl_dtype type, size_t n, enum sl_dtype to);
+
 /* What is done with a tensor of the file. */
 enum { SL_MARK_NONE, SL_MARK_IGNORED, SL_MARK_USED };
 

@@ -489,19 +489,28 @@ void sl_tensor_copy(const struct sl_tensor *t, void *dst)
     }
 }
 
-void sl_tensor_forget(const struct sl_tensors *ts, const struct sl_tensor *t)
+void sl_tensors_forget(const struct sl_tensors *ts, const void *data, size_t n)
 {
     const struct opened *o = opened_of(ts);
+    const unsigned char *p = data;
+    for (size_t i = 0; i < o->n_parts; i++)
+        sl_tensors_forget(o->parts[i], data, n);
     /* Only pages of a file come back with their content; the caller's memory would be lost. */
-    if (!o->map || t->n_elements == 0)
+    if (!o->map || p < (unsigned char *)o->map || p >= (unsigned char *)o->map + o->map_n)
+        return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t begin = (size_t)(p - (const unsigned char *)o->map), end = begin + n;
+    begin = begin / page * page;
+    assert(end <= o->map_n);
+    madvise((unsigned char *)o->map + begin, end - begin, MADV_DONTNEED);
+}
+
+void sl_tensor_forget(const struct sl_tensors *ts, const struct sl_tensor *t)
+{
+    if (t->n_elements == 0)
         return;
     size_t extent = 1;
     for (unsigned i = 0; i < t->rank; i++)
         extent += (t->shape[i] - 1) * (size_t)t->stride[i];
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    size_t begin = (size_t)(t->data - (const unsigned char *)o->map);
-    size_t end = begin + extent * sl_dtype_size(t->dtype);
-    begin = begin / page * page;
-    assert(end <= o->map_n);
-    madvise((unsigned char *)o->map + begin, end - begin, MADV_DONTNEED);
+    sl_tensors_forget(ts, t->data, extent * sl_dtype_size(t->dtype));
 }

@@ -69,8 +69,10 @@ const struct sl_tensor *sl_tensors_find(const struct sl_tensors *t, const char *
 /* Copies all elements, row-major and densely packed, in the tensor's own type. */
 void sl_tensor_copy(const struct sl_tensor *t, void *dst);
 
-/* Gives the mapped pages of a tensor's data back to the system (they return when touched). */
+/* Gives the mapped pages of a tensor's data, or of n bytes of it, back to the system (they return
+ * when touched). */
 void sl_tensor_forget(const struct sl_tensors *ts, const struct sl_tensor *t);
+void sl_tensors_forget(const struct sl_tensors *ts, const void *data, size_t n);
 
 /* What kind of model these names and shapes are, in words for a message: "RWKV-6", "a Llama-like
  * transformer", "GPT-2", …; "an unknown model" at the last. Static storage. Sets *ret_arch (may be

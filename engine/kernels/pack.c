@@ -90,26 +90,100 @@ static void store(char *dst, enum sl_dtype type, float block[SL_PANEL][BLOCK], s
     }
 }
 
-/* Where nothing is converted, 16-bit weights are only moved, which is several times as fast. */
-static void move_16(char *dst, const char *src, size_t outputs, size_t stride_out, size_t stride_in,
-                    size_t n)
+/* --- only moved: where nothing is converted ------------------------------------------------------
+ *
+ * Across a block in the vectors that every processor has: rows i and i + n/2 of n are zipped, and
+ * after log2(n) such rounds rows are columns. */
+
+typedef uint16_t lanes_16 __attribute__((vector_size(16)));
+typedef uint32_t lanes_32 __attribute__((vector_size(16)));
+
+enum { N_16 = 8, N_32 = 4 }; /* lanes */
+
+static void turn_16(lanes_16 row[N_16])
 {
-    uint16_t block[SL_PANEL][BLOCK] = {{0}}, h[SL_PANEL];
-    for (size_t j = 0; j < outputs; j++) {
-        const char *row = src + j * stride_out * sizeof *h;
-        if (stride_in == 1) {
-            memcpy(block[j], row, n * sizeof *h);
-            continue;
+    for (size_t round = 0; round < 3; round++) {
+        lanes_16 t[N_16];
+        for (size_t i = 0; i < N_16 / 2; i++) {
+            t[2 * i] = __builtin_shufflevector(row[i], row[i + N_16 / 2], 0, 8, 1, 9, 2, 10, 3, 11);
+            t[2 * i + 1] =
+                __builtin_shufflevector(row[i], row[i + N_16 / 2], 4, 12, 5, 13, 6, 14, 7, 15);
         }
-        for (size_t i = 0; i < n; i++)
-            memcpy(&block[j][i], row + i * stride_in * sizeof *h, sizeof *h);
-    }
-    for (size_t i = 0; i < n; i++) {
-        for (size_t j = 0; j < SL_PANEL; j++)
-            h[j] = block[j][i];
-        memcpy(dst + i * sizeof h, h, sizeof h);
+        memcpy(row, t, sizeof t);
     }
 }
+
+static void turn_32(lanes_32 row[N_32])
+{
+    for (size_t round = 0; round < 2; round++) {
+        lanes_32 t[N_32];
+        for (size_t i = 0; i < N_32 / 2; i++) {
+            t[2 * i] = __builtin_shufflevector(row[i], row[i + N_32 / 2], 0, 4, 1, 5);
+            t[2 * i + 1] = __builtin_shufflevector(row[i], row[i + N_32 / 2], 2, 6, 3, 7);
+        }
+        memcpy(row, t, sizeof t);
+    }
+}
+
+/* dst[i][j] = block[j][i] for i < n; dst may have room for n alone. */
+static void turn_block_16(char *dst, uint16_t block[SL_PANEL][BLOCK], size_t n)
+{
+    uint16_t to[BLOCK][SL_PANEL];
+    for (size_t i = 0; i < n; i += N_16)
+        for (size_t j = 0; j < SL_PANEL; j += N_16) {
+            lanes_16 row[N_16];
+            for (size_t k = 0; k < N_16; k++)
+                memcpy(&row[k], &block[j + k][i], sizeof *row);
+            turn_16(row);
+            for (size_t k = 0; k < N_16; k++)
+                memcpy(&to[i + k][j], &row[k], sizeof *row);
+        }
+    memcpy(dst, to, n * sizeof *to);
+}
+
+static void turn_block_32(char *dst, uint32_t block[SL_PANEL][BLOCK], size_t n)
+{
+    uint32_t to[BLOCK][SL_PANEL];
+    for (size_t i = 0; i < n; i += N_32)
+        for (size_t j = 0; j < SL_PANEL; j += N_32) {
+            lanes_32 row[N_32];
+            for (size_t k = 0; k < N_32; k++)
+                memcpy(&row[k], &block[j + k][i], sizeof *row);
+            turn_32(row);
+            for (size_t k = 0; k < N_32; k++)
+                memcpy(&to[i + k][j], &row[k], sizeof *row);
+        }
+    memcpy(dst, to, n * sizeof *to);
+}
+
+/* n elements of a row of `size` bytes each, `step` bytes apart; what is beyond them is zero. */
+static void move_row(void *block, const char *row, size_t step, size_t size, size_t n)
+{
+    char *to = block;
+    if (step == size && n)
+        memcpy(to, row, n * size);
+    for (size_t i = 0; i < n && step != size; i++)
+        memcpy(to + i * size, row + i * step, size);
+    memset(to + n * size, 0, (BLOCK - n) * size);
+}
+
+static void move(char *dst, const char *src, size_t size, size_t outputs, size_t stride_out,
+                 size_t stride_in, size_t n)
+{
+    uint16_t half[SL_PANEL][BLOCK];
+    uint32_t whole[SL_PANEL][BLOCK];
+    for (size_t j = 0; j < SL_PANEL; j++)
+        move_row(size == sizeof **half ? (void *)half[j] : (void *)whole[j],
+                 j < outputs ? src + j * stride_out * size : NULL, stride_in * size, size,
+                 j < outputs ? n : 0);
+    if (size == sizeof **half)
+        turn_block_16(dst, half, n);
+    else
+        turn_block_32(dst, whole, n);
+}
+
+/* --- the whole -----------------------------------------------------------------------------------
+ */
 
 static void convert(char *dst, enum sl_dtype type, const char *src, enum sl_dtype src_type,
                     size_t outputs, size_t stride_out, size_t stride_in, size_t n)
@@ -138,8 +212,8 @@ void sl_pack_matrix(void *dst, enum sl_dtype type, const void *src, enum sl_dtyp
             size_t n = n_in - k < BLOCK ? n_in - k : BLOCK;
             const char *from = (const char *)src + (o * stride_out + k * stride_in) * src_size;
             char *to = (char *)dst + (p * n_in + k) * SL_PANEL * size;
-            if (type == src_type && size == sizeof(uint16_t))
-                move_16(to, from, outputs, stride_out, stride_in, n);
+            if (type == src_type)
+                move(to, from, size, outputs, stride_out, stride_in, n);
             else
                 convert(to, type, from, src_type, outputs, stride_out, stride_in, n);
         }
