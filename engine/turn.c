@@ -2,6 +2,7 @@
 #include "engine/turn.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -173,18 +174,28 @@ static void fail(struct sl_turn *t, enum sl_code c, int64_t now_us)
     t->result.code = c;
 }
 
+/* `need` more tokens would have to be fed than there are positions left. */
+static void fail_room(struct sl_turn *t, const struct sl_turn_env *env, size_t need, int64_t now_us)
+{
+    size_t max = sl_model_info(env->model)->max_tokens;
+    (void)snprintf(t->error, sizeof t->error,
+                   "the model has %zu positions, of which %zu are left; this request needs %zu",
+                   max, t->room, need);
+    fail(t, SL_E_CONTEXT_EXCEEDED, now_us);
+}
+
 /* Where the model has an end: the prompt must fit, and what is generated ends with it. The last
  * token that is generated is not fed. */
-static enum sl_code find_room(struct sl_turn *t, const struct sl_turn_env *env)
+static bool find_room(struct sl_turn *t, const struct sl_turn_env *env)
 {
     t->room = sl_model_room(env->model, t->states.live);
     if (t->room == SIZE_MAX)
-        return SL_OK;
+        return true;
     if (prompt_end(t) > t->room)
-        return SL_E_CONTEXT_EXCEEDED;
+        return false;
     if (t->spec.max_tokens > t->room - prompt_end(t) + 1)
         t->spec.max_tokens = t->room - prompt_end(t) + 1;
-    return SL_OK;
+    return true;
 }
 
 void sl_turn_begin(struct sl_turn *t, const struct sl_turn_env *env, struct sl_sampler *sampler,
@@ -198,9 +209,8 @@ void sl_turn_begin(struct sl_turn *t, const struct sl_turn_env *env, struct sl_s
     for (size_t i = 0; i < t->spec.n_generated; i++)
         sl_sampler_accept(sampler, t->spec.generated[i]);
     t->phase = SL_TURN_PREFILL;
-    enum sl_code c = find_room(t, env);
-    if (c) {
-        fail(t, c, now_us);
+    if (!find_room(t, env)) {
+        fail_room(t, env, prompt_end(t), now_us);
     } else if (prompt_end(t) == 0) {
         t->prefilled_us = now_us;
         finish(t, SL_FINISH_LENGTH, true, now_us);
@@ -301,7 +311,7 @@ static void cut(struct sl_turn *t, const struct sl_turn_env *env, enum sl_finish
                 size_t n_keep, size_t head_begin, int64_t now_us)
 {
     if (n_keep - 1 > t->room) { /* a divided token's head has more tokens than it */
-        fail(t, SL_E_CONTEXT_EXCEEDED, now_us);
+        fail_room(t, env, n_keep - 1, now_us);
         return;
     }
     bool head_logprobs = t->logprobs && head_begin < n_keep;
@@ -517,7 +527,7 @@ void sl_turn_ring(const struct sl_turn *t, struct sl_penalty_ring *ret)
 
 const char *sl_turn_error(const struct sl_turn *t)
 {
-    return sl_code_text(t->result.code);
+    return *t->error ? t->error : sl_code_text(t->result.code);
 }
 
 const char *sl_finish_name(enum sl_finish f)

@@ -89,6 +89,7 @@ struct sl_turn {
     int64_t created_us, started_us, prefilled_us;
     int64_t deadline_us; /* 0: none */
     struct sl_turn_result result;
+    char error[128]; /* what a code's text would not say; "": nothing */
 };
 
 /* Owner's thread: checks the spec against the model and copies it. */

@@ -285,8 +285,9 @@ static void pause_again_and_again(struct stand *st, unsigned seed)
     compare_next(st, "chain", seed, one_more(st, "chain", seed));
 }
 
-/* 32 sessions at once, each paused at another length; all go on at once in another process. */
-static void pause_all(struct stand *st, size_t offset)
+/* 32 sessions at once, each paused at another length; all go on at once in another process. How
+ * many were met: on a busy machine turns may be over before their pauses arrive. */
+static size_t pause_all(struct stand *st, size_t offset)
 {
     static struct parts p[SESSIONS];
     struct call *k[SESSIONS], *pause[SESSIONS];
@@ -314,7 +315,6 @@ static void pause_all(struct stand *st, size_t offset)
             note(p[i].all.n_tokens);
     }
     print_message("%s: %zu of %d paused\n", st->name, n_paused, SESSIONS);
-    assert_true(n_paused >= SESSIONS / 4);
     node_stop(&st->node);
     node_start(&st->node);
     for (unsigned i = 0; i < SESSIONS; i++) {
@@ -335,6 +335,7 @@ static void pause_all(struct stand *st, size_t offset)
         snprintf(id, sizeof id, "p%u", i);
         compare_next(st, id, i, k[i]);
     }
+    return n_paused;
 }
 
 /* --- drain and kill ----------------------------------------------------------------------------*/
@@ -525,9 +526,13 @@ static void paused_after_every_token(void **state)
 
 static void paused_32_at_once(void **state)
 {
-    set_slow(*state, false);
-    pause_all(*state, 1);
-    pause_all(*state, 2);
+    enum { ENOUGH = SESSIONS / 2, ROUNDS = 6 };
+    size_t n = 0;
+    for (size_t r = 0; r < ROUNDS && (r < 2 || n < ENOUGH); r++) {
+        set_slow(*state, r >= 2); /* on a busy machine */
+        n += pause_all(*state, 1 + r % 2);
+    }
+    assert_true(n >= ENOUGH);
 }
 
 static void drained_1(void **state)

@@ -81,15 +81,47 @@ static void test_rule(void **prestate)
     remove_tree(store);
 }
 
+/* Where a model's positions end, the error says how many there are, are left, and are needed. */
+static void test_positions(void **unused)
+{
+    (void)unused;
+    enum { LENGTH = 150, MADE = 100, MORE = 60 };
+    const struct rule *rule = rules;
+    struct rule_files f;
+    struct api a;
+    char store[] = "/tmp/slate-rules-XXXXXX", text[2 * LENGTH + 1] = "";
+    while (strcmp(rule->title, "performer") != 0)
+        rule++;
+    memset(text, 'a', LENGTH + 1);
+    assert_non_null(mkdtemp(store));
+    rule_write(rule, &f);
+    start(&a, rule, f.path, store);
+    struct reply *r = post(a.client, "/v1/generate", "{'prompt':'%s','max_tokens':5}", text);
+    assert_non_null(strstr(r->body, "the model has 150 positions, of which 150 are left; this "
+                                    "request needs 151"));
+    expect_error(r, 400, "context_exceeded", NULL);
+    text[MADE] = '\0';
+    reply_free(expect(post(a.client, "/v1/sessions", "{'id':'s','prompt':'%s'}", text), 201));
+    text[MORE] = '\0'; /* and the last token of before, which is pending */
+    r = post(a.client, "/v1/generate", "{'session':'s','prompt':'%s','max_tokens':5}", text);
+    assert_non_null(strstr(r->body, "the model has 150 positions, of which 51 are left; this "
+                                    "request needs 61"));
+    expect_error(r, 400, "context_exceeded", NULL);
+    api_stop(&a);
+    rule_remove(&f);
+    remove_tree(store);
+}
+
 int main(void)
 {
     enum { MAX = 64 };
     static struct CMUnitTest tests[MAX];
     size_t n = 0;
     for (; rules[n].title; n++) {
-        assert_true(n < MAX);
+        assert_true(n + 1 < MAX);
         tests[n] = (struct CMUnitTest){rules[n].title, test_rule, NULL, NULL,
                                        (void *)(uintptr_t)&rules[n]};
     }
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_positions);
     return _cmocka_run_group_tests("rules over HTTP", tests, n, NULL, NULL);
 }

@@ -207,6 +207,8 @@ static void test_end(void **unused)
     /* There is no room for what is pending. */
     turn(&s, 1, 1, a.live, &b);
     assert_int_equal(b.result->code, SL_E_CONTEXT_EXCEEDED);
+    assert_string_equal(sl_turn_error(b.turn),
+                        "the model has 150 positions, of which 0 are left; this request needs 1");
     assert_false(b.result->complete);
     outcome_done(&s, &b);
     outcome_done(&s, &a);
