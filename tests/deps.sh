@@ -40,7 +40,7 @@ fi
 # is prevented, unless the system has a policy of its own.
 services=
 for p in $missing; do
-    case $p in haproxy | nginx) services="$services $p" ;; esac
+    case $p in haproxy | nginx | redis-server) services="$services $p" ;; esac
 done
 policy=/usr/sbin/policy-rc.d
 if [ -n "$services" ] && [ ! -e $policy ]; then

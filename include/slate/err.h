@@ -76,6 +76,12 @@
     X(STORE_FULL, "store_full", 503, "server_error", "no space left where sessions are stored")    \
     X(STORE_LOCKED, "store_locked", 500, "server_error", "another server has this store")          \
     X(STORE_CORRUPT, "store_corrupt", 500, "server_error", "the store contradicts itself")         \
+    X(STORE_UNAVAILABLE, "store_unavailable", 503, "server_error",                                 \
+      "the store of the sessions cannot be reached, or takes no writes")                           \
+    X(LEASE_LOST, "lease_lost", 503, "server_error",                                               \
+      "the session's lease was lost; nothing of the turn was kept")                                \
+    X(COMMIT_UNKNOWN, "commit_unknown", 504, "server_error",                                       \
+      "the store did not answer; whether the change counts is not known")                          \
     X(DRAINING, "draining", 503, "server_error", "the server is shutting down")                    \
     X(LOADING, "loading", 503, "server_error", "the server is still loading")                      \
     /* files and the system; seen by users of the command line */                                  \

@@ -24,6 +24,20 @@ struct sl_store_kind {
                  sl_store_loaded *cb, void *arg);
     void (*remove)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
     void (*stats)(const struct sl_store *st, struct sl_store_stats *ret);
+
+    /* A shared store's; NULL where `look` is. */
+    void (*look)(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,
+                 void *arg);
+    void (*take)(struct sl_store *st, const char *tenant, const char *id,
+                 const char *idempotency_key, sl_store_seen *cb, void *arg);
+    void (*renew)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
+    void (*release)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
+                    void *arg);
+    void (*list)(struct sl_store *st, const char *tenant, const struct sl_list_query *q,
+                 sl_store_listed *cb, void *arg);
+    void (*sweep)(struct sl_store *st, sl_store_done *cb, void *arg);
+    uint64_t (*lease_ms)(const struct sl_store *st);
+    int64_t (*now)(const struct sl_store *st);
 };
 
 /* Every kind's struct begins with it. */
@@ -31,6 +45,6 @@ struct sl_store {
     const struct sl_store_kind *kind;
 };
 
-extern const struct sl_store_kind sl_store_dir;
+extern const struct sl_store_kind sl_store_dir, sl_store_redis;
 
 #endif

@@ -1,9 +1,10 @@
 /* store.c: the calls of store.h, passed to the kind of store that the spec names. */
+#include <assert.h>
 #include <string.h>
 
 #include "server/store/kind.h"
 
-static const struct sl_store_kind *const kinds[] = {&sl_store_dir};
+static const struct sl_store_kind *const kinds[] = {&sl_store_dir, &sl_store_redis};
 
 enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
@@ -61,4 +62,58 @@ void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store
 void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret)
 {
     st->kind->stats(st, ret);
+}
+
+/* --- a shared store's ----------------------------------------------------------------------------
+ */
+
+bool sl_store_is_shared(const struct sl_store *st)
+{
+    return st && st->kind->look;
+}
+
+uint64_t sl_store_lease_ms(const struct sl_store *st)
+{
+    return st->kind->lease_ms(st);
+}
+
+int64_t sl_store_now(const struct sl_store *st)
+{
+    return st->kind->now(st);
+}
+
+void sl_store_look(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,
+                   void *arg)
+{
+    st->kind->look(st, tenant, id, cb, arg);
+}
+
+void sl_store_take(struct sl_store *st, const char *tenant, const char *id,
+                   const char *idempotency_key, sl_store_seen *cb, void *arg)
+{
+    st->kind->take(st, tenant, id, idempotency_key, cb, arg);
+}
+
+void sl_store_renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)
+{
+    assert(k->fence);
+    st->kind->renew(st, k, cb, arg);
+}
+
+void sl_store_release(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
+                      void *arg)
+{
+    assert(k->fence);
+    st->kind->release(st, k, cb, arg);
+}
+
+void sl_store_list(struct sl_store *st, const char *tenant, const struct sl_list_query *q,
+                   sl_store_listed *cb, void *arg)
+{
+    st->kind->list(st, tenant, q, cb, arg);
+}
+
+void sl_store_sweep(struct sl_store *st, sl_store_done *cb, void *arg)
+{
+    st->kind->sweep(st, cb, arg);
 }

@@ -2,8 +2,11 @@
  *
  * Memory is a cache, the store is the truth. Every write is conditional on incarnation and version:
  * a writer that speaks of a session that was deleted and made anew, or of another version than the
- * store has, is refused (VERSION_MISMATCH) and nothing is written. (A store that several servers
- * share adds a lease per turn and its fence to that; `dir:` belongs to one server, by a lock.)
+ * store has, is refused (VERSION_MISMATCH) and nothing is written. `dir:` belongs to one server, by
+ * a lock. A store that several servers share (sl_store_is_shared()) adds leases to that: who
+ * changes a session takes its lease first, and gets a fence with it, a number that grows with every
+ * taking; a write with an older fence than the last one given is refused (LEASE_LOST), so that a
+ * server that slept through the end of its lease changes nothing any more.
  *
  * A session in the store is its head, its last snapshot, and the turns since. The calls return at
  * once and call back later, exactly once, on the loop's thread, never from inside (but with
@@ -24,6 +27,7 @@ struct sl_store_key {
     const char *tenant;
     const char *id;
     unsigned char incarnation[16];
+    uint64_t fence; /* of the lease that the caller holds; 0: none. Not looked at by `dir:` */
 };
 
 /* What is known of a session without its state. */
@@ -79,7 +83,10 @@ struct sl_store_record { /* what load gives; valid during the call */
  * VERSION_MISMATCH, SESSION_EXISTS, SESSION_NOT_FOUND, SNAPSHOT_CORRUPT (a snapshot's file is not
  * what was written; a new snapshot heals it), STORE_CORRUPT (what there was of this session is
  * damaged; it can only be removed), TOO_LARGE (a record of more than 256 MiB), INVALID_VALUE (a
- * snapshot of version 0), NO_MEMORY. err is valid during the call. */
+ * snapshot of version 0), NO_MEMORY; of a shared store besides: STORE_UNAVAILABLE (it cannot be
+ * reached, or takes no writes; nothing was changed), COMMIT_UNKNOWN (it could not be reached any
+ * more after a write had been sent: what became of it is not known), SESSION_BUSY (another one
+ * holds the lease), LEASE_LOST, SESSIONS_FULL. err is valid during the call. */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);
 /* Makes of a record what its asker wants, in libuv's pool, where it was read: its error is the
  * load's. The snapshot is verified after it; what it made counts when the load succeeds, and only
@@ -93,8 +100,13 @@ typedef void sl_store_loaded(void *arg, const struct sl_store_record *r,
 struct sl_store;
 
 struct sl_store_options {
-    const char *spec; /* "dir:PATH" */
+    const char *spec; /* "dir:PATH", "redis://HOST:PORT" */
     uv_loop_t *loop;
+    bool durable;        /* redis: what is acknowledged must be on a disk (its settings say so) */
+    size_t max_sessions; /* redis: of all tenants and servers; 0: any number */
+    uint64_t timeout_ms; /* redis: for one call; 0: default */
+    uint64_t lease_ms;   /* redis; 0: default */
+    const struct sl_redis_io *redis_io; /* NULL: the real one (redis.h) */
     uint64_t log_rewrite_bytes; /* the log is rewritten when its dead part is larger; 0: default */
 };
 
@@ -130,10 +142,53 @@ void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_d
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                      void *arg);
 
+/* --- what a shared store has besides -------------------------------------------------------------
+ *
+ * The calls below are a shared store's only, and those above know leases only there. */
+
+bool sl_store_is_shared(const struct sl_store *st);
+uint64_t sl_store_lease_ms(const struct sl_store *st);
+/* The store's clock, Unix time, s: times to live run on it. As of the last answer; 0: none yet. */
+int64_t sl_store_now(const struct sl_store *st);
+
+/* A session as the store has it at this moment. */
+struct sl_store_view {
+    struct sl_store_head head; /* key.fence: of the lease just taken, else 0 */
+    bool held;                 /* somebody has its lease */
+    const char *held_key;      /* the Idempotency-Key of the turn that has it, "": none */
+};
+/* v NULL: an error; SESSION_NOT_FOUND also when its time to live is over. SESSION_BUSY comes with
+ * both. Texts are valid during the call. */
+typedef void sl_store_seen(void *arg, const struct sl_store_view *v, const struct sl_error *err);
+void sl_store_look(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,
+                   void *arg);
+/* Takes the lease. What this server itself still held (its release was lost) is taken anew.
+ * idempotency_key NULL: none. */
+void sl_store_take(struct sl_store *st, const char *tenant, const char *id,
+                   const char *idempotency_key, sl_store_seen *cb, void *arg);
+/* For another lease_ms, from now on. LEASE_LOST, SESSION_NOT_FOUND. */
+void sl_store_renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
+                    void *arg);
+/* The session was used now, and is free. A turn that was appended has released its lease already.
+ * Nothing to be done where it was lost: SL_OK. */
+void sl_store_release(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
+                      void *arg);
+
+/* The tenant's sessions above q->after that begin with q->prefix, in byte order, q->limit at most;
+ * v NULL: an error. */
+typedef void sl_store_listed(void *arg, const struct sl_store_view *v, size_t n, bool more,
+                             const struct sl_error *err);
+void sl_store_list(struct sl_store *st, const char *tenant, const struct sl_list_query *q,
+                   sl_store_listed *cb, void *arg);
+
+/* Removes some of those whose time to live is over, and counts the others (sl_store_stats()). */
+void sl_store_sweep(struct sl_store *st, sl_store_done *cb, void *arg);
+
 struct sl_store_stats {
     uint64_t sessions, log_bytes, live_log_bytes, snapshot_bytes;
     uint64_t commits, syncs, rewrites, failures;
-    bool read_only; /* it refuses writes; why is in the log */
+    uint64_t retries, reconnects; /* a shared store's */
+    bool read_only;               /* it refuses writes, or is not there; why is in the log */
 };
 void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret);
 

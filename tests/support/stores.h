@@ -1,4 +1,4 @@
-/* stores.h: a `dir:` store under test, beside a model of what must be in it.
+/* stores.h: a store under test, `dir:` or another, beside a model of what must be in it.
  *
  * The model is plain copies of what was acknowledged, nothing else. Every change goes through a
  * `do_` function: it asks the store and remembers the change; when the store says SL_OK it is made
@@ -51,6 +51,8 @@ struct model_op {
 struct shop {
     uv_loop_t loop;
     struct sl_store *store;
+    const char *spec;             /* NULL: a `dir:` of its own, with `io` */
+    struct sl_store_options more; /* of another kind than `dir:` */
     const struct sl_store_io *io;
     char path[160];
     uint64_t rewrite_bytes;
@@ -69,6 +71,8 @@ struct shop {
 
 /* A new temporary folder; the store is made in a folder in it by shop_open(). */
 void shop_init(struct shop *st, const struct sl_store_io *io, uint64_t rewrite_bytes);
+/* The same for a store of another kind; `more` but spec and loop. */
+void shop_init_spec(struct shop *st, const char *spec, const struct sl_store_options *more);
 void shop_done(struct shop *st); /* removes the folder; the store is closed */
 /* The folder that shop_init() made. */
 void shop_folder(const struct shop *st, char *ret, size_t n);
@@ -97,6 +101,8 @@ size_t shop_check(struct shop *st);
 /* The same without waiting first for what was asked for before (of a session, a load comes after
  * it). */
 size_t shop_check_soon(struct shop *st);
+/* How many sessions the store says there are. */
+size_t shop_sessions(struct shop *st);
 /* Loads one, without comparing; SL_OK or its error. */
 enum sl_code shop_load(struct shop *st, size_t i, struct sl_error *err);
 /* Will it exist once all that was asked for is done? */

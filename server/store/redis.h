@@ -1,0 +1,247 @@
+/* redis.h: the `redis://` store's insides, shared by redis.c (open, close), redis_pump.c (what is
+ * sent when), redis_ops.c (the calls of store.h), redis_reply.c (what came back) and redis_load.c
+ * (snapshots read and written in pieces, the pool's part).
+ *
+ *   call ──> session's line ──> (pool: digest) ──> to send ──> in flight ──> reply ──┬──> callback
+ *            (one at a time)                          ^                              │
+ *                                                     └── next piece, connection ────┘
+ *                                                         lost, Redis is loading
+ *
+ * What is asked of one session is done in order, each after the one before it. What an op sends is
+ * made once and sent again as it was when the connection broke before the answer came: the scripts
+ * (redis_lua.h) give the same answer then. Each op has a deadline; one that has reached it before
+ * it was sent did nothing (STORE_UNAVAILABLE); a write that was sent is not known about
+ * (COMMIT_UNKNOWN).
+ *
+ * Snapshots go in pieces of 1 MiB, one in flight for each: a turn's commit waits for a piece at
+ * most, neither the loop nor Redis is held up by a long copy, and hiredis, which moves what it
+ * could not send yet with every write, has little to move. They are written under a name of their
+ * own first, which ends by itself; the script that puts it into the head makes it stay.
+ *
+ * Loop's thread but for the pool's jobs, which touch only what is their op's. */
+#ifndef SLATE_SERVER_STORE_REDIS_H
+#define SLATE_SERVER_STORE_REDIS_H
+
+#include "server/store/kind.h"
+#include "server/store/log.h"
+#include "server/store/redis_conn.h"
+#include "server/store/redis_lua.h"
+
+enum {
+    SL_REDIS_TIMEOUT_MS = 5000,
+    SL_REDIS_LEASE_MS = 15000,
+    SL_REDIS_TICK_MS = 50,          /* deadlines are looked at so often */
+    SL_REDIS_VALUE_MAX = 256 << 20, /* bytes of one value: a turn, an answer, a head's metadata */
+    SL_REDIS_SNAPSHOT_MAX = 511 << 20, /* below Redis' proto-max-bulk-len */
+    SL_REDIS_PIECE = 1 << 20,          /* bytes of a snapshot in one command */
+    SL_REDIS_IN_FLIGHT_MAX = 16 << 20, /* bytes of commands without an answer */
+    SL_REDIS_OPS_MAX = 100000,         /* calls that have not called back */
+    SL_REDIS_TRANSFERS_MAX = 4,        /* snapshots on their way at once */
+    SL_REDIS_UPLOAD_LIFE_MS = 600000,  /* of pieces that no head speaks of */
+    SL_REDIS_RELOADS_MAX = 3,          /* a snapshot that was replaced while it was read */
+    SL_REDIS_RESERVE = 1024,           /* calls that wait to be told that there is no memory */
+    SL_REDIS_ARGS_MAX = 32,
+    SL_REDIS_NAME_MAX = SL_TENANT_MAX + SL_SESSION_ID_MAX + 64,
+    SL_REDIS_SWEEP = 64,  /* sessions that one sweep removes */
+    SL_REDIS_LINES = 1024 /* buckets; a power of two */
+};
+
+enum sl_rd_kind {
+    SL_RD_LOOK,
+    SL_RD_TAKE,
+    SL_RD_RENEW,
+    SL_RD_RELEASE,
+    SL_RD_HEAD,
+    SL_RD_TURN,
+    SL_RD_SNAP,
+    SL_RD_REMOVE,
+    SL_RD_LOAD,
+    SL_RD_LIST,
+    SL_RD_SWEEP,
+    SL_RD_KINDS
+};
+
+/* A command's arguments behind each other in one memory. */
+struct sl_rd_args {
+    char *mem;
+    size_t used, cap;
+    int n;
+    size_t at[SL_REDIS_ARGS_MAX], len[SL_REDIS_ARGS_MAX];
+    bool failed; /* no memory */
+};
+
+/* Sessions that something is asked of. */
+struct sl_rd_line {
+    struct sl_rd_line *next; /* in its bucket */
+    struct sl_rd_op *first, *last;
+    char name[SL_TENANT_MAX + SL_SESSION_ID_MAX + 2]; /* "TENANT/ID" */
+};
+
+struct sl_rd_op;
+
+/* Who is to be called back. */
+struct sl_rd_call {
+    enum sl_rd_kind kind;
+    union {
+        sl_store_done *done;
+        sl_store_seen *seen;     /* LOOK, TAKE */
+        sl_store_loaded *loaded; /* LOAD */
+        sl_store_listed *listed; /* LIST */
+    } cb;
+    void *arg;
+};
+
+/* A command in flight; the op may have ended meanwhile. */
+struct sl_rd_flight {
+    struct sl_redis *r;
+    struct sl_rd_op *op; /* NULL: nobody waits for it any more */
+    size_t bytes;
+};
+
+struct sl_rd_op {
+    struct sl_rd_op *next;          /* in to_send, later or finished */
+    struct sl_rd_op *after;         /* in its line */
+    struct sl_rd_op *newer, *older; /* all ops, by age */
+    struct sl_redis *r;
+    struct sl_rd_line *line; /* NULL: LIST, SWEEP, or there was no memory */
+    struct sl_rd_call call;
+    enum sl_code code;
+    struct sl_error err;
+    int64_t deadline_ms, since_ms; /* of the loop; since: it came, or got on */
+    unsigned sent;                 /* how often what it is at now went out */
+    bool write_sent;               /* what changes the session went out */
+    bool whole_script;             /* Redis has forgotten it */
+    bool working;                  /* in the pool */
+    struct sl_rd_flight *flight;
+    struct sl_rd_args args; /* of its script */
+    enum sl_rd_script script;
+    struct sl_store_view *view; /* n_view of them, into the reply: told before that goes */
+    size_t n_view;
+    bool more;
+    char tenant[SL_TENANT_MAX + 1], id[SL_SESSION_ID_MAX + 1];
+    unsigned char incarnation[16];
+    uint64_t version; /* that it speaks of */
+    size_t limit;     /* LIST */
+
+    /* SNAP, LOAD: bytes in pieces */
+    uv_work_t work;
+    char number[33]; /* of the snapshot's key */
+    unsigned char *data;
+    size_t n_data, at;
+    unsigned char digest[16];
+    bool with_head;              /* SNAP */
+    struct sl_rd_args switching; /* SNAP: of the script that comes after the pieces */
+    bool is_transfer, in_pieces; /* counts among the transfers; the pieces are at work */
+    unsigned n_reloads;
+    sl_store_decode *decode;
+    struct sl_store_head head;
+    struct sl_store_record record;
+    struct sl_store_turn *turns;
+    struct sl_store_answer *answers;
+    unsigned char *memory; /* payloads, aligned */
+    char *texts;           /* of the head */
+};
+
+struct sl_rd_queue {
+    struct sl_rd_op *head, **tail;
+};
+
+struct sl_redis {
+    struct sl_store base;
+    uv_loop_t *loop;
+    const struct sl_redis_io *io;
+    struct sl_rd_address address;
+    struct sl_rd_conn conn;
+    char shas[SL_LUA_N][SL_REDIS_SHA_BYTES + 1];
+    uv_async_t wake;
+    uv_timer_t tick;
+    unsigned n_handles;
+    bool closing, closed;
+    void (*closed_cb)(void *arg);
+    void *closed_arg;
+    size_t max_sessions;
+    uint64_t timeout_ms, lease_ms;
+    char node[17];         /* this process among those that share the store */
+    uint64_t n_calls;      /* so far: names them */
+    int64_t down_since_ms; /* of the loop; 0: there is a connection */
+    int64_t clock_ms;      /* Redis' clock less the loop's; 0: not known */
+
+    size_t n_ops;
+    struct sl_rd_op *newest, *oldest;
+    struct sl_rd_line *lines[SL_REDIS_LINES];
+    struct sl_rd_queue arrivals, to_send, later, transfers, finished;
+    size_t in_flight; /* bytes */
+    unsigned n_transfers;
+    struct sl_rd_call *starved; /* SL_REDIS_RESERVE of them */
+    size_t n_starved;
+    struct sl_store_stats stats;
+};
+
+/* --- redis_pump.c
+ * -------------------------------------------------------------------------------------
+ */
+/* An op in its session's line (id NULL: none), counted; NULL: there is no memory for it, which the
+ * callback will be told. */
+struct sl_rd_op *sl_rd_new_op(struct sl_redis *r, const struct sl_rd_call *call, const char *tenant,
+                              const char *id);
+/* It is over, or goes on. Both are followed by sl_rd_pump() before the loop waits. */
+void sl_rd_finish(struct sl_rd_op *op);
+void sl_rd_send_soon(struct sl_rd_op *op);
+/* Redis cannot do it now: again at the next tick. */
+void sl_rd_send_later(struct sl_rd_op *op);
+void sl_rd_pump(struct sl_redis *r);
+void sl_rd_on_wake(uv_async_t *a);
+void sl_rd_on_tick(uv_timer_t *t);
+void sl_rd_on_up(void *arg);
+void sl_rd_on_down(void *arg, const struct sl_error *why);
+/* Its pieces are sent when not too many others' are. */
+void sl_rd_transfer(struct sl_rd_op *op);
+/* It got on: a transfer may take longer than one call. */
+void sl_rd_touch(struct sl_rd_op *op);
+
+/* --- redis.c ------------------------------------------------------------------------------------
+ */
+SL_NODISCARD enum sl_code sl_rd_open(struct sl_store **ret, const char *rest,
+                                     const struct sl_store_options *opt,
+                                     void (*head)(void *arg, const struct sl_store_head *h),
+                                     void *arg, struct sl_error *err);
+void sl_rd_close(struct sl_store *st, void (*closed)(void *arg), void *arg);
+void sl_rd_close_handles(struct sl_redis *r); /* then everything is freed */
+
+/* --- redis_ops.c: the table's functions ----------------------------------------------------------
+ */
+extern const struct sl_store_kind sl_store_redis;
+void sl_rd_tell(struct sl_rd_op *op); /* its callback */
+void sl_rd_tell_error(const struct sl_rd_call *call, const struct sl_error *err);
+void sl_rd_free_op(struct sl_rd_op *op);
+
+/* Arguments. */
+void sl_rd_arg(struct sl_rd_args *a, const void *p, size_t n);
+void sl_rd_arg_text(struct sl_rd_args *a, const char *s);
+void sl_rd_arg_number(struct sl_rd_args *a, uint64_t v);
+void sl_rd_arg_version(struct sl_rd_args *a, uint64_t v); /* 20 digits */
+void sl_rd_arg_hex(struct sl_rd_args *a, const unsigned char *p, size_t n);
+
+/* --- redis_reply.c -------------------------------------------------------------------------------
+ */
+/* What came for an op: finishes it, or sends what is next. */
+void sl_rd_take(struct sl_rd_op *op, redisReply *reply);
+/* A view out of a script's answer, whose first element is at `first`; *ret points into it. False:
+ * it is none. */
+bool sl_rd_view(const redisReply *r, const char *tenant, const char *id, struct sl_store_view *ret);
+bool sl_rd_number(const redisReply *r, uint64_t *ret); /* digits */
+bool sl_rd_hex(const redisReply *r, unsigned char *ret, size_t n);
+/* op->code and err: Redis answered with something that no script gives. */
+void sl_rd_strange(struct sl_rd_op *op, const char *what);
+
+/* --- redis_load.c --------------------------------------------------------------------------------
+ */
+void sl_rd_begin_snap(struct sl_rd_op *op);   /* digest, then the pieces */
+void sl_rd_begin_pieces(struct sl_rd_op *op); /* again from the first */
+void sl_rd_next_piece(struct sl_rd_op *op);   /* it went: the next, or the script */
+/* LOAD's head, turns and answers came; then its pieces. */
+void sl_rd_take_load(struct sl_rd_op *op, redisReply *reply);
+void sl_rd_take_piece(struct sl_rd_op *op, redisReply *reply);
+void sl_rd_free_load(struct sl_rd_op *op);
+
+#endif

@@ -1,0 +1,251 @@
+/* redis_lua.c: see redis_lua.h. */
+#include "server/store/redis_lua.h"
+
+/* clang-format off */
+
+/* What all begin with. head(): the hash by names, '' where there is none; nil: no session. */
+#define BEGIN                                                                                      \
+    "local H,T,A,ALL,IDS=KEYS[1],KEYS[2],KEYS[3],KEYS[4],KEYS[5]\n"                                \
+    "local call=redis.call\n"                                                                      \
+    "local time=call('TIME')\n"                                                                    \
+    "local now=tonumber(time[1])\n"                                                                \
+    "local ms=now*1000+math.floor(tonumber(time[2])/1000)\n"                                       \
+    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu'}\n" \
+    "local function head(h)\n"                                                                     \
+    " local v=call('HMGET',h,unpack(N))\n"                                                         \
+    " if not v[1] then return nil end\n"                                                           \
+    " local g={}\n"                                                                                \
+    " for i,n in ipairs(N) do g[n]=v[i] or '' end\n"                                               \
+    " return g\n"                                                                                  \
+    "end\n"                                                                                        \
+    "local function held(g) return g.lh~='' and tonumber(g.lu)>ms end\n"                           \
+    "local function gone(g)\n"                                                                     \
+    " return g.ttl~='0' and tonumber(g.use)+tonumber(g.ttl)<=now and not held(g)\n"                \
+    "end\n"                                                                                        \
+    "local function view(g)\n"                                                                     \
+    " return {'ok',ms,g.inc,g.ver,g.tok,g.cre,g.use,g.ttl,g.meta,g.sv,g.rt,g.fen,g.lk,held(g) and 1 or 0}\n" \
+    "end\n"                                                                                        \
+    "local function ends(use,ttl)\n"                                                               \
+    " return ttl=='0' and '+inf' or string.format('%.0f',tonumber(use)+tonumber(ttl))\n"           \
+    "end\n"                                                                                        \
+    "local function wipe(h,ids,tenant,id)\n"                                                       \
+    " local sn=call('HGET',h,'sn')\n"                                                              \
+    " call('UNLINK',h,h..':t',h..':a')\n"                                                          \
+    " if sn then call('UNLINK',h..':s:'..sn) end\n"                                                \
+    " call('ZREM',ALL,tenant..'/'..id)\n"                                                          \
+    " call('ZREM',ids,id)\n"                                                                       \
+    "end\n"                                                                                        \
+    "local function listed(use,ttl)\n"                                                             \
+    " call('ZADD',ALL,ends(use,ttl),ARGV[1]..'/'..ARGV[2])\n"                                      \
+    "end\n"                                                                                        \
+    /* May a holder of this fence change it? A lease that ran out and was not taken still counts: */ \
+    /* nobody has done anything since. Without a fence only what nobody holds is changed. */       \
+    "local function fenced(g,fence)\n"                                                             \
+    " if fence=='0' then return held(g) and {'busy',ms,g.lk} end\n"                                \
+    " return g.fen~=fence and {'fence'}\n"                                                         \
+    "end\n"
+
+/* Head fields of ARGV from i on: ver, tok, cre, use, ttl, meta; then the most sessions there may
+ * be. full(): no room for one more. */
+#define MAKE                                                                                       \
+    "local function full(max)\n"                                                                   \
+    " return max~='0' and call('ZCARD',ALL)>=tonumber(max) and {'full',ms,max}\n"                  \
+    "end\n"                                                                                        \
+    "local function set(inc,i,...)\n"                                                              \
+    " call('HSET',H,'inc',inc,'ver',ARGV[i],'tok',ARGV[i+1],'cre',ARGV[i+2],'use',ARGV[i+3],"      \
+    "'ttl',ARGV[i+4],'meta',ARGV[i+5],...)\n"                                                      \
+    " listed(ARGV[i+3],ARGV[i+4])\n"                                                               \
+    " call('ZADD',IDS,0,ARGV[2])\n"                                                                \
+    "end\n"
+
+const char *const sl_lua_scripts[SL_LUA_N] = {
+    [SL_LUA_LOOK] = BEGIN
+    "local g=head(H)\n"
+    "if not g or gone(g) then return {'none',ms} end\n"
+    "return view(g)\n",
+
+    /* node, call, Idempotency-Key, lease in ms */
+    [SL_LUA_TAKE] = BEGIN
+    "local g=head(H)\n"
+    "if not g or gone(g) then return {'none',ms} end\n"
+    "local node,holder=ARGV[3],ARGV[3]..':'..ARGV[4]\n"
+    "if held(g) and g.lh~=holder and string.sub(g.lh,1,#node+1)~=node..':' then\n"
+    " local v=view(g)\n"
+    " v[1]='busy'\n"
+    " return v\n"
+    "end\n"
+    "local fen=g.fen\n"
+    "if g.lh~=holder then fen=string.format('%.0f',tonumber(g.fen)+1) end\n"
+    "call('HSET',H,'lh',holder,'lu',string.format('%.0f',ms+tonumber(ARGV[6])),'lk',ARGV[5],'fen',fen)\n"
+    "g.fen=fen\n"
+    "return view(g)\n",
+
+    /* fence, lease in ms. HDEL first: it is allowed without memory, and then so is the rest. */
+    [SL_LUA_RENEW] = BEGIN
+    "local g=head(H)\n"
+    "if not g then return {'none',ms} end\n"
+    "if g.fen~=ARGV[3] or g.lh=='' then return {'fence',ms} end\n"
+    "call('HDEL',H,'lu')\n"
+    "call('HSET',H,'lu',string.format('%.0f',ms+tonumber(ARGV[4])))\n"
+    "return {'ok',ms}\n",
+
+    /* fence */
+    [SL_LUA_RELEASE] = BEGIN
+    "local g=head(H)\n"
+    "if not g or g.fen~=ARGV[3] or g.lh=='' then return {'ok',ms} end\n"
+    "call('HDEL',H,'lh','lu','lk')\n"
+    "call('HSET',H,'use',now)\n"
+    "listed(now,g.ttl)\n"
+    "return {'ok',ms}\n",
+
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions */
+    [SL_LUA_HEAD] = BEGIN MAKE
+    "local inc,fence=ARGV[3],ARGV[4]\n"
+    "local g=head(H)\n"
+    "if g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
+    "if not g then\n"
+    " if ARGV[5]~=string.rep('0',20) then return {'none',ms} end\n"
+    " local f=full(ARGV[11])\n"
+    " if f then return f end\n"
+    " set(inc,5,'sv',ARGV[5],'rt',0,'fen',0)\n"
+    " return {'ok',ms}\n"
+    "end\n"
+    "if g.inc~=inc then return {'exists',ms} end\n"
+    "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
+    "local f=fenced(g,fence)\n"
+    "if f then return f end\n"
+    "call('HSET',H,'use',ARGV[8],'ttl',ARGV[9],'meta',ARGV[10])\n"
+    "listed(ARGV[8],ARGV[9])\n"
+    "return {'ok',ms}\n",
+
+    /* inc, fence, call, version before, after, tok, use, new tokens, turn, answer or '' */
+    [SL_LUA_TURN] = BEGIN
+    "local g=head(H)\n"
+    "if not g then return {'none',ms} end\n"
+    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
+    "if g.ver==ARGV[7] and g.op==ARGV[5] then return {'ok',ms} end\n"
+    "local f=fenced(g,ARGV[4])\n"
+    "if f then return f end\n"
+    "if g.ver~=ARGV[6] then return {'version',ms,g.ver} end\n"
+    "call('RPUSH',T,ARGV[11])\n"
+    "if ARGV[12]~='' then call('RPUSH',A,ARGV[12]) call('LTRIM',A,-4,-1) end\n"
+    "call('HSET',H,'ver',ARGV[7],'tok',ARGV[8],'use',ARGV[9],'op',ARGV[5])\n"
+    "call('HINCRBY',H,'rt',ARGV[10])\n"
+    "if ARGV[4]~='0' then call('HDEL',H,'lh','lu','lk') end\n"
+    "listed(ARGV[9],g.ttl)\n"
+    "return {'ok',ms}\n",
+
+    /* N, offset, life in ms, bytes */
+    [SL_LUA_PIECE] = BEGIN
+    "local S=H..':s:'..ARGV[3]\n"
+    "if ARGV[4]=='0' then\n"
+    " call('SET',S,ARGV[6],'PX',ARGV[5])\n"
+    "elseif call('EXISTS',S)==0 then\n"
+    " return {'missing',ms}\n"
+    "else\n"
+    " call('SETRANGE',S,ARGV[4],ARGV[6])\n"
+    " call('PEXPIRE',S,ARGV[5])\n"
+    "end\n"
+    "return {'ok',ms}\n",
+
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, 12: N, bytes, digest, 15:
+     * with the head?, call */
+    [SL_LUA_SNAP] = BEGIN MAKE
+    "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[15]=='1'\n"
+    "local S=H..':s:'..ARGV[12]\n"
+    "local g=head(H)\n"
+    "if g and g.inc==inc and g.sn==ARGV[12] then return {'ok',ms} end\n"
+    "if call('STRLEN',S)~=tonumber(ARGV[13]) then return {'missing',ms} end\n"
+    "local function no(a) call('UNLINK',S) return a end\n"
+    "local snap={'sv',ver,'sn',ARGV[12],'sz',ARGV[13],'sd',ARGV[14]}\n"
+    "if whole and g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
+    "if not g then\n"
+    " if not whole then return no({'none',ms}) end\n"
+    " local f=full(ARGV[11])\n"
+    " if f then return no(f) end\n"
+    " set(inc,5,'rt',0,'fen',0,'op',ARGV[16],unpack(snap))\n"
+    " call('PERSIST',S)\n"
+    " return {'ok',ms}\n"
+    "end\n"
+    "if g.inc~=inc then return no({whole and 'exists' or 'other',ms}) end\n"
+    "if ver<g.sv or (whole and ver<g.ver) or (not whole and ver>g.ver) then\n"
+    " return no({'version',ms,g.ver})\n"
+    "end\n"
+    "local f=whole and fenced(g,fence)\n"
+    "if f then return no(f) end\n"
+    "if whole then set(inc,5,'rt',0,'op',ARGV[16],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
+    "call('PERSIST',S)\n"
+    "if g.sn~='' then call('UNLINK',H..':s:'..g.sn) end\n"
+    "if whole then\n"
+    " call('UNLINK',T)\n"
+    "else\n"
+    " local tokens=0\n"
+    " while true do\n"
+    "  local t=call('LINDEX',T,0)\n"
+    "  if not t or string.sub(t,1,20)>ver then break end\n"
+    "  tokens=tokens+(tonumber(string.sub(t,21,30)) or 0)\n"
+    "  call('LPOP',T)\n"
+    " end\n"
+    " if tokens>0 then call('HINCRBY',H,'rt',string.format('-%.0f',tokens)) end\n"
+    "end\n"
+    "return {'ok',ms}\n",
+
+    /* inc, fence */
+    [SL_LUA_REMOVE] = BEGIN
+    "local g=head(H)\n"
+    "if not g then return {'none',ms} end\n"
+    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
+    "local f=fenced(g,ARGV[4])\n"
+    "if f then return f end\n"
+    "wipe(H,IDS,ARGV[1],ARGV[2])\n"
+    "return {'ok',ms}\n",
+
+    /* inc */
+    [SL_LUA_LOAD] = BEGIN
+    "local g=head(H)\n"
+    "if not g then return {'none',ms} end\n"
+    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
+    "local v=view(g)\n"
+    "v[15]=g.sn\n"
+    "v[16]=g.sz\n"
+    "v[17]=g.sd\n"
+    "v[18]=call('LRANGE',T,0,-1)\n"
+    "v[19]=call('LRANGE',A,0,-1)\n"
+    "return v\n",
+
+    /* the lower end, prefix, how many at most: id and view of each, then whether there are more */
+    [SL_LUA_LIST] = BEGIN
+    "local low,prefix,most=ARGV[3],ARGV[4],tonumber(ARGV[5])\n"
+    "local out={'ok',ms,0}\n"
+    "for round=1,20 do\n"
+    " local ids=call('ZRANGEBYLEX',IDS,low,'+','LIMIT',0,most+1)\n"
+    " if #ids==0 then return out end\n"
+    " for _,id in ipairs(ids) do\n"
+    "  if string.sub(id,1,#prefix)~=prefix then return out end\n"
+    "  local g=head('slate1:{'..ARGV[1]..'/'..id..'}')\n"
+    "  if g and not gone(g) then\n"
+    "   if #out-3==most then out[3]=1 return out end\n"
+    "   local v=view(g)\n"
+    "   v[1]=id\n"
+    "   out[#out+1]=v\n"
+    "  end\n"
+    " end\n"
+    " low='('..ids[#ids]\n"
+    "end\n"
+    "out[3]=1\n"
+    "return out\n",
+
+    /* how many at most: how many there are afterwards */
+    [SL_LUA_SWEEP] = BEGIN
+    "for _,name in ipairs(call('ZRANGEBYSCORE',ALL,'-inf',now,'LIMIT',0,ARGV[3])) do\n"
+    " local tenant,id=string.match(name,'^([^/]*)/(.*)$')\n"
+    " local h='slate1:{'..name..'}'\n"
+    " local g=head(h)\n"
+    " if g and not gone(g) then\n"
+    "  call('ZADD',ALL,held(g) and math.ceil(tonumber(g.lu)/1000) or ends(g.use,g.ttl),name)\n"
+    " elseif tenant then\n"
+    "  wipe(h,'slate1:ids:'..tenant,tenant,id)\n"
+    " end\n"
+    "end\n"
+    "return {'ok',ms,call('ZCARD',ALL)}\n",
+};

@@ -1,0 +1,48 @@
+/* redis_lua.h: the scripts that change Redis: each operation that must be atomic is one.
+ *
+ * Keys (no Redis Cluster: a script also reaches keys that it makes from these):
+ *
+ *     slate1:{TENANT/ID}          hash: the head, and the lease (below)
+ *     slate1:{TENANT/ID}:t        list: the turns since the snapshot, oldest first: version (20
+ *                                 digits), new tokens (10), XXH3-64 (16 hex), payload (record.h)
+ *     slate1:{TENANT/ID}:a        list: the last four answers: version, XXH3-64, payload
+ *     slate1:{TENANT/ID}:s:N      string: a snapshot's bytes. N is new for every write; which of
+ * them counts stands in the head, the others end by themselves slate1:all                  sorted
+ * set: TENANT/ID by the time of its end (+inf: never) slate1:ids:TENANT           sorted set of
+ * ids, for lists: all of one score
+ *
+ * The hash: inc (incarnation, hex), ver, tok (tokens seen), cre, use, ttl (s), meta; sv, sn, sz, sd
+ * (the snapshot's version, N, bytes, XXH3-128); rt (tokens of the turns since); op (which call made
+ * this version); fen (the last fence given), lh (node:call that holds the lease), lu (until when,
+ * ms of Redis' clock), lk (the Idempotency-Key of its turn). Versions have 20 digits, so that texts
+ * compare as numbers do: Lua's numbers end at 2^53.
+ *
+ * All scripts may be repeated: a call whose answer was lost is made again as it was, and gives what
+ * it gave. Under maxmemory a script's first write is of a kind that Redis refuses then (OOM), or
+ * all of its writes free memory: nothing is half done.
+ *
+ * The answer is an array, its first element a word: ok, none (no such session), other (another
+ * incarnation), exists, version (and which it is at), fence, busy, full, missing. */
+#ifndef SLATE_SERVER_STORE_REDIS_LUA_H
+#define SLATE_SERVER_STORE_REDIS_LUA_H
+
+enum sl_rd_script {
+    SL_LUA_LOOK,
+    SL_LUA_TAKE,
+    SL_LUA_RENEW,
+    SL_LUA_RELEASE,
+    SL_LUA_HEAD,
+    SL_LUA_TURN,
+    SL_LUA_PIECE,
+    SL_LUA_SNAP,
+    SL_LUA_REMOVE,
+    SL_LUA_LOAD,
+    SL_LUA_LIST,
+    SL_LUA_SWEEP,
+    SL_LUA_N
+};
+
+/* Each begins with KEYS H, T, A, ALL, IDS and ARGV tenant, id. */
+extern const char *const sl_lua_scripts[SL_LUA_N];
+
+#endif

@@ -1,0 +1,307 @@
+/* redis_reply.c: what Redis answered, taken apart and checked. Nothing of it is trusted to have the
+ * type or the size that it should have. See redis.h. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "server/store/redis.h"
+
+/* --- values -------------------------------------------------------------------------------------
+ */
+
+static bool is_text(const redisReply *r)
+{
+    return r && r->type == REDIS_REPLY_STRING;
+}
+
+bool sl_rd_number(const redisReply *r, uint64_t *ret)
+{
+    uint64_t v = 0;
+    if (r && r->type == REDIS_REPLY_INTEGER && r->integer >= 0) {
+        *ret = (uint64_t)r->integer;
+        return true;
+    }
+    if (!is_text(r) || r->len < 1 || r->len > 20)
+        return false;
+    for (size_t i = 0; i < r->len; i++) {
+        if (r->str[i] < '0' || r->str[i] > '9' || __builtin_mul_overflow(v, 10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(r->str[i] - '0'), &v))
+            return false;
+    }
+    *ret = v;
+    return true;
+}
+
+/* Also below zero: a clock before 1970 is no reason to lose a session. */
+static bool time_of(const redisReply *r, int64_t *ret)
+{
+    uint64_t v;
+    redisReply rest;
+    if (!is_text(r))
+        return false;
+    bool minus = r->len > 1 && r->str[0] == '-';
+    rest = *r;
+    rest.str += minus;
+    rest.len -= minus;
+    if (!sl_rd_number(&rest, &v) || v > INT64_MAX)
+        return false;
+    *ret = minus ? -(int64_t)v : (int64_t)v;
+    return true;
+}
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool sl_rd_hex(const redisReply *r, unsigned char *ret, size_t n)
+{
+    if (!is_text(r) || r->len != 2 * n)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        int a = hex(r->str[2 * i]), b = hex(r->str[2 * i + 1]);
+        if (a < 0 || b < 0)
+            return false;
+        ret[i] = (unsigned char)(a * 16 + b);
+    }
+    return true;
+}
+
+/* What view() of redis_lua.c gives; its first element is not looked at. */
+enum { INC = 2, VER, TOK, CRE, USE, TTL, META, SV, RT, FEN, LK, HELD, VIEW };
+
+bool sl_rd_view(const redisReply *r, const char *tenant, const char *id, struct sl_store_view *ret)
+{
+    if (!r || r->type != REDIS_REPLY_ARRAY || r->elements < VIEW)
+        return false;
+    redisReply *const *e = r->element;
+    struct sl_store_view v = {.head = {.key = {.tenant = tenant, .id = id}}};
+    struct sl_store_head *h = &v.head;
+    uint64_t held;
+    bool ok = sl_rd_hex(e[INC], h->key.incarnation, 16) && sl_rd_number(e[VER], &h->version) &&
+              sl_rd_number(e[TOK], &h->tokens_seen) && time_of(e[CRE], &h->created_at) &&
+              time_of(e[USE], &h->used_at) && time_of(e[TTL], &h->ttl_s) && is_text(e[META]) &&
+              sl_rd_number(e[SV], &h->snapshot_version) && sl_rd_number(e[RT], &h->replay_tokens) &&
+              sl_rd_number(e[FEN], &h->key.fence) && is_text(e[LK]) && sl_rd_number(e[HELD], &held);
+    if (!ok)
+        return false;
+    if (e[META]->len)
+        h->metadata = (struct sl_text){e[META]->str, e[META]->len};
+    v.held = held != 0;
+    v.held_key = e[LK]->str;
+    *ret = v;
+    return true;
+}
+
+/* --- errors -------------------------------------------------------------------------------------
+ */
+
+void sl_rd_strange(struct sl_rd_op *op, const char *what)
+{
+    op->code = sl_fail(&op->err, SL_E_STORE_CORRUPT,
+                       "redis %s:%u, session '%s': what came is not what the store keeps (%s)",
+                       op->r->address.host, op->r->address.port, op->id, what);
+}
+
+/* Redis 6 has the word of a command that failed inside of a script further behind. */
+static bool begins(const redisReply *r, const char *word)
+{
+    const char *inside = strncmp(r->str, "ERR ", 4) ? NULL : strstr(r->str, ": -");
+    return strncmp(inside ? inside + 3 : r->str, word, strlen(word)) == 0;
+}
+
+static void refused(struct sl_rd_op *op, enum sl_code code, const char *why, const redisReply *r)
+{
+    op->code = sl_fail(&op->err, code, "redis %s:%u: %s: %.200s", op->r->address.host,
+                       op->r->address.port, why, r->str);
+    sl_rd_finish(op);
+}
+
+/* Redis says what is wrong: a word in capitals, then a text. */
+static void take_error(struct sl_rd_op *op, const redisReply *r)
+{
+    static const struct {
+        const char *word;
+        enum sl_code code;
+        const char *why;
+    } rows[] = {{"OOM", SL_E_STORE_FULL, "it has no memory left"},
+                {"READONLY", SL_E_STORE_UNAVAILABLE, "it is a read-only replica"},
+                {"MISCONF", SL_E_STORE_UNAVAILABLE, "it cannot write its data to its disk"},
+                {"NOREPLICAS", SL_E_STORE_UNAVAILABLE, "it has too few replicas"},
+                {"NOAUTH", SL_E_STORE_UNAVAILABLE, "it wants a password"},
+                {"NOPERM", SL_E_STORE_UNAVAILABLE, "it does not allow this"},
+                {"WRONGTYPE", SL_E_STORE_CORRUPT, "a key holds something else"}};
+    static const char *const later[] = {"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN"};
+    if (begins(r, "NOSCRIPT")) {
+        op->whole_script = true;
+        sl_rd_send_soon(op);
+        return;
+    }
+    for (size_t i = 0; i < sizeof later / sizeof *later; i++) {
+        if (begins(r, later[i])) {
+            sl_rd_send_later(op);
+            return;
+        }
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (begins(r, rows[i].word)) {
+            refused(op, rows[i].code, rows[i].why, r);
+            return;
+        }
+    }
+    refused(op, SL_E_IO, "an error", r);
+}
+
+static void not_ok(struct sl_rd_op *op, const redisReply *r)
+{
+    const char *word = r->element[0]->str;
+    uint64_t n = 0;
+    bool creates = op->call.kind == SL_RD_HEAD || (op->call.kind == SL_RD_SNAP && op->with_head);
+    if (r->elements > 2)
+        (void)sl_rd_number(r->element[2], &n);
+    if (!strcmp(word, "none"))
+        op->code = sl_fail_param(&op->err, SL_E_SESSION_NOT_FOUND, "session",
+                                 "there is no session '%s' in the store", op->id);
+    else if (!strcmp(word, "other") && !creates)
+        op->code = sl_fail(&op->err, SL_E_VERSION_MISMATCH,
+                           "session '%s' was deleted and made anew", op->id);
+    else if (!strcmp(word, "exists"))
+        op->code = sl_fail_param(&op->err, SL_E_SESSION_EXISTS, "id",
+                                 "there is a session '%s' already", op->id);
+    else if (!strcmp(word, "version"))
+        op->code = sl_fail(&op->err, SL_E_VERSION_MISMATCH,
+                           "session '%s' is at version %" PRIu64
+                           " in the store; this speaks of version %" PRIu64,
+                           op->id, n, op->version);
+    else if (!strcmp(word, "fence"))
+        op->code = sl_fail(&op->err, SL_E_LEASE_LOST,
+                           "the lease of session '%s' ran out and another server took it; nothing "
+                           "of this was kept",
+                           op->id);
+    else if (!strcmp(word, "busy"))
+        op->code = sl_fail_param(
+            &op->err, SL_E_SESSION_BUSY, "session",
+            "session '%s' is busy: one turn at a time; another server is at it", op->id);
+    else if (!strcmp(word, "full"))
+        op->code = sl_fail(
+            &op->err, SL_E_SESSIONS_FULL,
+            "there are %" PRIu64 " sessions in the store, which is the limit (--max-sessions)", n);
+    else
+        sl_rd_strange(op, word);
+    sl_rd_finish(op);
+}
+
+/* --- answers ------------------------------------------------------------------------------------
+ */
+
+static void take_view(struct sl_rd_op *op, const redisReply *r, bool busy)
+{
+    op->view = sl_calloc(1, sizeof *op->view);
+    if (!op->view) {
+        op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for session '%s'", op->id);
+    } else if (!sl_rd_view(r, op->tenant, op->id, op->view)) {
+        sl_free(op->view);
+        op->view = NULL;
+        sl_rd_strange(op, "a head");
+    } else if (busy) {
+        op->code = sl_fail_param(
+            &op->err, SL_E_SESSION_BUSY, "session",
+            "session '%s' is busy: one turn at a time; another server is at it", op->id);
+    }
+    if (op->view && (busy || op->call.kind == SL_RD_LOOK))
+        op->view->head.key.fence = 0;
+    sl_rd_finish(op);
+}
+
+static void take_list(struct sl_rd_op *op, const redisReply *r)
+{
+    enum { FIRST = 3 };
+    uint64_t more = 0;
+    size_t n = r->elements - FIRST;
+    bool ok = r->elements >= FIRST && sl_rd_number(r->element[2], &more) && n <= op->limit;
+    if (ok)
+        op->view = sl_calloc(n + 1, sizeof *op->view);
+    for (size_t i = 0; op->view && ok && i < n; i++) {
+        const redisReply *e = r->element[FIRST + i];
+        ok = e->type == REDIS_REPLY_ARRAY && e->elements >= VIEW && is_text(e->element[0]) &&
+             sl_session_id_valid(e->element[0]->str, e->element[0]->len) &&
+             sl_rd_view(e, op->tenant, e->element[0]->str, &op->view[i]);
+    }
+    if (ok && !op->view)
+        op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for a list of sessions");
+    if (!ok) {
+        sl_free(op->view);
+        op->view = NULL;
+        sl_rd_strange(op, "a list of sessions");
+    }
+    op->n_view = n;
+    op->more = more != 0;
+    sl_rd_finish(op);
+}
+
+static void take_ok(struct sl_rd_op *op, redisReply *r)
+{
+    switch (op->call.kind) {
+    case SL_RD_LOOK:
+    case SL_RD_TAKE:
+        take_view(op, r, false);
+        break;
+    case SL_RD_LIST:
+        take_list(op, r);
+        break;
+    case SL_RD_LOAD:
+        sl_rd_take_load(op, r);
+        break;
+    case SL_RD_SNAP:
+        if (op->in_pieces)
+            sl_rd_next_piece(op);
+        else
+            sl_rd_finish(op);
+        break;
+    case SL_RD_SWEEP:
+        if (r->elements < 3 || !sl_rd_number(r->element[2], &op->r->stats.sessions))
+            sl_rd_strange(op, "a number of sessions");
+        sl_rd_finish(op);
+        break;
+    default:
+        sl_rd_finish(op);
+        break;
+    }
+}
+
+static void note_clock(struct sl_redis *r, const redisReply *reply)
+{
+    uint64_t ms;
+    if (reply->elements > 1 && sl_rd_number(reply->element[1], &ms) && ms < INT64_MAX)
+        r->clock_ms = (int64_t)ms - (int64_t)uv_now(r->loop);
+}
+
+void sl_rd_take(struct sl_rd_op *op, redisReply *reply)
+{
+    if (reply->type == REDIS_REPLY_ERROR) {
+        take_error(op, reply);
+        return;
+    }
+    if (op->call.kind == SL_RD_LOAD && op->in_pieces) {
+        sl_rd_take_piece(op, reply);
+        return;
+    }
+    if (reply->type != REDIS_REPLY_ARRAY || !reply->elements || !is_text(reply->element[0])) {
+        sl_rd_strange(op, "an answer without a word");
+        sl_rd_finish(op);
+        return;
+    }
+    note_clock(op->r, reply);
+    const char *word = reply->element[0]->str;
+    bool repeated = op->sent > 1 || op->whole_script;
+    if (!strcmp(word, "ok"))
+        take_ok(op, reply);
+    else if (!strcmp(word, "busy") && op->call.kind == SL_RD_TAKE)
+        take_view(op, reply, true);
+    else if (!strcmp(word, "missing") && op->n_reloads++ < SL_REDIS_RELOADS_MAX)
+        sl_rd_begin_pieces(op);
+    else if (!strcmp(word, "none") && op->call.kind == SL_RD_REMOVE && repeated)
+        sl_rd_finish(op); /* the first time did it */
+    else
+        not_ok(op, reply);
+}

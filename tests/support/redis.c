@@ -1,0 +1,194 @@
+/* redis.c: see redis.h. */
+#include "tests/support/redis.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/balancer.h"
+#include "tests/support/client.h"
+#include "tests/support/tree.h"
+
+static void become(const struct redis *r)
+{
+    enum { FIXED = 16 };
+    const char *argv[FIXED + REDIS_OPTIONS_MAX + 1];
+    char log[700], port[16];
+    int n = 0;
+    snprintf(log, sizeof log, "%s/output.log", r->folder);
+    snprintf(port, sizeof port, "%u", r->port);
+    const char *const fixed[] = {"redis-server",
+                                 "--port",
+                                 port,
+                                 "--bind",
+                                 "127.0.0.1",
+                                 "--dir",
+                                 r->folder,
+                                 "--appendonly",
+                                 "yes",
+                                 "--appendfsync",
+                                 "always",
+                                 "--save",
+                                 "",
+                                 "--maxmemory-policy",
+                                 "noeviction"};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        argv[n++] = fixed[i];
+    for (size_t i = 0; r->options[i]; i++)
+        argv[n++] = r->options[i];
+    argv[n] = NULL;
+    int fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0666);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+    execvp(argv[0], (char *const *)(uintptr_t)argv);
+    dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+static bool ended(const struct redis *r, int wait_ms)
+{
+    struct pollfd p = {.fd = r->pidfd, .events = POLLIN};
+    return poll(&p, 1, wait_ms) > 0;
+}
+
+static bool answers(const struct redis *r)
+{
+    const struct timeval limit = {.tv_sec = 1};
+    redisContext *c = redisConnectWithTimeout("127.0.0.1", (int)r->port, limit);
+    redisReply *reply = NULL;
+    bool ok = c && !c->err && redisSetTimeout(c, limit) == REDIS_OK &&
+              (reply = redisCommand(c, "PING")) && reply->type == REDIS_REPLY_STATUS;
+    if (reply)
+        freeReplyObject(reply);
+    if (c)
+        redisFree(c);
+    return ok;
+}
+
+void redis_start(struct redis *r)
+{
+    int64_t deadline = client_now_ms() + REDIS_DEADLINE_MS;
+    assert_int_equal(r->pid, 0);
+    r->pid = fork();
+    assert_true(r->pid >= 0);
+    if (r->pid == 0)
+        become(r);
+    r->pidfd = pidfd_open(r->pid, 0);
+    assert_true(r->pidfd >= 0);
+    while (!answers(r)) {
+        if (!ended(r, 5) && client_now_ms() < deadline)
+            continue;
+        fail_msg("redis-server does not answer; see %s/output.log", r->folder);
+    }
+}
+
+void redis_init(struct redis *r, const char *name, const char *const *options)
+{
+    char path[512], real[512];
+    const char *build = getenv("SLATE_BUILD");
+    *r = (struct redis){.port = free_port()};
+    snprintf(path, sizeof path, "%s/cluster", build ? build : "build/release");
+    if ((mkdir(path, 0777) && errno != EEXIST) || !realpath(path, real))
+        fail_msg("%s: %s", path, strerror(errno));
+    snprintf(r->folder, sizeof r->folder, "%s/redis-%s-%s", real, program_invocation_short_name,
+             name);
+    remove_tree(r->folder);
+    assert_int_equal(mkdir(r->folder, 0777), 0);
+    snprintf(r->spec, sizeof r->spec, "redis://127.0.0.1:%u", r->port);
+    for (size_t i = 0; options && options[i]; i++) {
+        assert_true(i < REDIS_OPTIONS_MAX);
+        r->options[i] = options[i];
+    }
+    redis_start(r);
+}
+
+void redis_signal(struct redis *r, int signal)
+{
+    assert_int_equal(kill(r->pid, signal), 0);
+}
+
+void redis_end(struct redis *r, int signal)
+{
+    redis_signal(r, signal);
+    if (!ended(r, REDIS_DEADLINE_MS))
+        fail_msg("redis-server does not end; see %s/output.log", r->folder);
+    waitpid(r->pid, NULL, 0);
+    close(r->pidfd);
+    r->pid = 0;
+}
+
+void redis_done(struct redis *r)
+{
+    if (r->pid) {
+        redis_signal(r, SIGCONT);
+        redis_end(r, SIGKILL);
+    }
+    remove_tree(r->folder);
+}
+
+static redisContext *say(struct redis *r, const char *fmt, va_list args)
+{
+    redisContext *c = redisConnect("127.0.0.1", (int)r->port);
+    if (!c || c->err)
+        fail_msg("redis: %s", c ? c->errstr : "no memory");
+    assert_int_equal(redisvAppendCommand(c, fmt, args), REDIS_OK);
+    for (int done = 0; !done;)
+        assert_int_equal(redisBufferWrite(c, &done), REDIS_OK);
+    return c;
+}
+
+redisContext *redis_say(struct redis *r, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    redisContext *c = say(r, fmt, args);
+    va_end(args);
+    return c;
+}
+
+static redisReply *ask(struct redis *r, const char *fmt, va_list args)
+{
+    void *reply = NULL;
+    redisContext *c = say(r, fmt, args);
+    if (redisGetReply(c, &reply) != REDIS_OK)
+        fail_msg("redis, %s: %s", fmt, c->errstr);
+    redisFree(c);
+    return reply;
+}
+
+redisReply *redis_ask(struct redis *r, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    redisReply *reply = ask(r, fmt, args);
+    va_end(args);
+    return reply;
+}
+
+void redis_do(struct redis *r, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    redisReply *reply = ask(r, fmt, args);
+    va_end(args);
+    if (reply->type == REDIS_REPLY_ERROR)
+        fail_msg("redis, %s: %s", fmt, reply->str);
+    freeReplyObject(reply);
+}
