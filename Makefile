@@ -23,7 +23,7 @@ FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-r
 
 # What Debian calls the packages. `deps` is what building and running needs, `deps-test` what the
 # tests need besides.
-DEPS := gcc make pkg-config libc6-dev libuv1-dev libhiredis-dev node-llhttp libjansson-dev libxxhash-dev libopenblas-dev liblapacke-dev
+DEPS := gcc make pkg-config libc6-dev libuv1-dev libhiredis-dev node-llhttp libjansson-dev libxxhash-dev libonig-dev libutf8proc-dev libopenblas-dev liblapacke-dev
 DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx python3-numpy redis-server
 DEPS_TIDY := clang-tidy clang-format
 DEPS_FUZZ := clang libclang-rt-14-dev
@@ -31,7 +31,7 @@ DEPS_MODEL := python3-torch python3-numpy libopenblas0-pthread
 
 # --- flags ---------------------------------------------------------------------------------------
 
-PKGS := libuv jansson libxxhash openblas lapacke hiredis
+PKGS := libuv jansson libxxhash oniguruma libutf8proc openblas lapacke hiredis
 LLHTTP_DIR ?= /usr/share/llhttp
 LLHTTP_INC ?= /usr/share/include/llhttp
 
@@ -41,7 +41,7 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-protot
 CPPFLAGS := -D_GNU_SOURCE -I. -Iinclude -I$(LLHTTP_INC) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 CFLAGS := -std=c11 $(WARN) $(FLAGS_$(FLAVOR)) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
 LDFLAGS := $(filter -fsanitize%,$(FLAGS_$(FLAVOR))) -pthread
-LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -luv -ljansson -lxxhash -lopenblas -llapacke -lhiredis) -lm
+LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -luv -ljansson -lxxhash -lonig -lutf8proc -lopenblas -llapacke -lhiredis) -lm
 
 ARCH := $(shell uname -m)
 

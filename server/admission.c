@@ -4,6 +4,7 @@
 #include "server/turns_priv.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -130,7 +131,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
                        ts->queued_prefill, r->n_tokens, max);
     }
     const struct sl_run_spec *s = &r->spec;
-    struct sl_turn_spec spec = {.prompt = r->tokens,
+    struct sl_turn_spec spec = {.prompt = r->prompt.v,
                                 .n_prompt = r->n_tokens,
                                 .max_tokens = s->max_tokens,
                                 .deadline_ms = s->max_time_ms,
@@ -149,8 +150,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
     c = sl_turn_create(ts->engine, &spec, &r->turn, err);
     if (c)
         return c;
-    sl_free(r->tokens);
-    r->tokens = NULL;
+    sl_token_list_done(&r->prompt);
     r->queued = n_queued;
     ts->queued_prefill += r->queued;
     sl_free(r->owned_prompt);
@@ -170,27 +170,43 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
 
 /* --- tokenising ------------------------------------------------------------------------------ */
 
-static void tokenise(struct sl_run *r)
+static enum sl_code tokenise(struct sl_run *r, struct sl_error *err)
 {
-    const struct sl_text *t = r->spec.text;
-    r->n_tokens += sl_tokenizer_encode_part(r->ts->tokenizer, t->s, t->n, r->tokens + r->n_tokens);
+    const struct sl_run_spec *s = &r->spec;
+    struct sl_tokenizer_text text = {.s = s->text->s,
+                                     .n = s->text->n,
+                                     .continues = r->n_lead > 0,
+                                     .verbatim = s->verbatim,
+                                     .n_verbatim = s->n_verbatim};
+    enum sl_code c = sl_tokenizer_encode(r->ts->tokenizer, &text, &r->prompt, err);
+    if (c == SL_E_INVALID_VALUE || c == SL_E_TOO_LARGE)
+        snprintf(err->param, sizeof err->param, "prompt");
+    r->n_tokens = r->prompt.n;
+    return c;
 }
 
+/* The loop does not look at the result before on_pool_done(). */
 static void on_pool(uv_work_t *work)
 {
-    tokenise(work->data);
+    struct sl_run *r = work->data;
+    (void)tokenise(r, &r->result.error);
 }
 
 static void on_pool_done(uv_work_t *work, int status)
 {
     struct sl_run *r = work->data;
     struct sl_turns *ts = r->ts;
+    struct sl_error failed = r->result.error;
+    r->result.error = (struct sl_error){.code = SL_OK};
     ts->n_waiting--;
     if (r->cancelled || status) {
         sl_run_end_with(r, SL_FINISH_CANCELLED);
     } else if (r->spec.max_time_ms &&
                (int64_t)uv_now(ts->loop) - r->started_ms >= r->spec.max_time_ms) {
         sl_run_end_with(r, SL_FINISH_TIMEOUT);
+    } else if (failed.code) {
+        r->result.error = failed;
+        sl_run_end_later(r);
     } else if (enqueue(r, &r->result.error)) {
         sl_run_end_later(r);
     }
@@ -231,38 +247,51 @@ static enum sl_code own_prompt(struct sl_run *r, struct sl_error *err)
 {
     struct sl_run_spec *s = &r->spec;
     size_t n = s->text ? s->text->n : s->n_tokens * sizeof *s->tokens;
-    struct sl_text *p = r->owned_prompt = sl_malloc(sizeof *p + n);
+    size_t n_ranges = s->n_verbatim * sizeof *s->verbatim;
+    struct sl_text *p = r->owned_prompt = sl_malloc(sizeof *p + n_ranges + n);
     if (!p)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", n);
+    struct sl_range *ranges = (struct sl_range *)(void *)(p + 1);
+    char *bytes = (char *)ranges + n_ranges;
+    if (n_ranges)
+        memcpy(ranges, s->verbatim, n_ranges);
     if (n)
-        memcpy(p + 1, s->text ? (const void *)s->text->s : s->tokens, n);
-    *p = (struct sl_text){.s = (char *)(p + 1), .n = n};
+        memcpy(bytes, s->text ? (const void *)s->text->s : s->tokens, n);
+    *p = (struct sl_text){.s = bytes, .n = n};
+    s->verbatim = ranges;
     if (s->text)
         s->text = p;
     else
-        s->tokens = (const uint32_t *)(void *)(p + 1);
+        s->tokens = (const uint32_t *)(void *)bytes;
     return SL_OK;
 }
 
-/* Pending tokens or the begin token, then room for the prompt. */
+static enum sl_code put_tokens(struct sl_run *r, const uint32_t *ids, size_t n,
+                               struct sl_error *err)
+{
+    enum sl_code c = sl_token_list_add(&r->prompt, ids, n, err);
+    r->n_tokens = r->prompt.n;
+    return c;
+}
+
+/* Pending tokens or the begin token. */
 static enum sl_code lead(struct sl_run *r, struct sl_error *err)
 {
     const struct sl_run_spec *s = &r->spec;
     const struct sl_session *session = r->session;
-    size_t n = s->text ? s->text->n : s->n_tokens, n_pending = session ? session->n_pending : 0;
-    r->tokens = sl_malloc((n_pending + 1 + n) * sizeof *r->tokens);
-    if (!r->tokens)
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", n);
-    if (n_pending) {
-        memcpy(r->tokens, session->pending, n_pending * sizeof *r->tokens);
-        r->n_tokens = r->n_lead = n_pending;
-    } else if (r->ts->opt.begin_token >= 0) {
-        r->tokens[r->n_tokens++] = (uint32_t)r->ts->opt.begin_token;
-    } else if (!n) {
+    size_t n = s->text ? s->text->n : s->n_tokens;
+    if (session && session->n_pending) {
+        r->n_lead = session->n_pending;
+        return put_tokens(r, session->pending, session->n_pending, err);
+    }
+    if (r->ts->opt.begin_token >= 0) {
+        uint32_t id = (uint32_t)r->ts->opt.begin_token;
+        return put_tokens(r, &id, 1, err);
+    }
+    if (!n)
         return sl_fail_param(err, SL_E_INVALID_VALUE, "prompt",
                              "the prompt is empty and there is nothing to continue: %s",
                              session ? "the session is empty" : "no session was given");
-    }
     return SL_OK;
 }
 
@@ -286,13 +315,8 @@ static enum sl_code read_prompt(struct sl_run *r, struct sl_error *err)
         r->ts->n_waiting++;
         return SL_OK;
     }
-    if (s->text) {
-        tokenise(r);
-    } else if (s->n_tokens) {
-        memcpy(r->tokens + r->n_tokens, s->tokens, s->n_tokens * sizeof *s->tokens);
-        r->n_tokens += s->n_tokens;
-    }
-    return enqueue(r, err);
+    c = s->text ? tokenise(r, err) : put_tokens(r, s->tokens, s->n_tokens, err);
+    return c ? c : enqueue(r, err);
 }
 
 /* --- the session's memory -----------------------------------------------------------------------
@@ -317,6 +341,7 @@ static enum sl_code take_paused(struct sl_run *r, struct sl_error *err)
                              "limit is %zu (--max-tokens-limit)",
                              s->id, p->max_tokens, r->ts->opt.max_tokens);
     spec->text = NULL;
+    spec->n_verbatim = 0;
     spec->tokens = NULL;
     spec->n_tokens = 0;
     spec->max_tokens = p->max_tokens;

@@ -10,6 +10,7 @@ enum { TEXT_BYTES_MAX = 256 << 20 }; /* of one piece */
 void sl_text_stream_init(struct sl_text_stream *ts, const struct sl_tokenizer *tokenizer)
 {
     ts->tokenizer = tokenizer;
+    ts->begins = false;
     sl_buf_init(&ts->raw, TEXT_BYTES_MAX / 3);
     sl_buf_init(&ts->out, TEXT_BYTES_MAX);
 }
@@ -26,6 +27,10 @@ enum sl_code sl_text_stream_add(struct sl_text_stream *ts, const uint32_t *token
     for (size_t i = 0; i < n; i++) {
         size_t n_bytes;
         const unsigned char *bytes = sl_tokenizer_bytes(ts->tokenizer, tokens[i], &n_bytes);
+        if (bytes && ts->begins) {
+            bytes = sl_tokenizer_first_bytes(ts->tokenizer, tokens[i], &n_bytes);
+            ts->begins = false;
+        }
         if (n_bytes)
             sl_buf_put(&ts->raw, bytes, n_bytes);
     }

@@ -12,6 +12,8 @@ struct sl_text_stream {
     const struct sl_tokenizer *tokenizer;
     struct sl_buf raw; /* between calls: the up to 3 bytes of a character that is not whole yet */
     struct sl_buf out;
+    bool begins; /* the next token with bytes is a whole text's first one: set after init where no
+                    text stands before what is read (see tokenizer.h) */
 };
 
 void sl_text_stream_init(struct sl_text_stream *ts, const struct sl_tokenizer *tokenizer);

@@ -76,7 +76,7 @@ static void free_run(struct sl_run *r)
     sl_continuation_done(&r->continuation);
     sl_free(r->owned_prompt);
     sl_free(r->key);
-    sl_free(r->tokens);
+    sl_token_list_done(&r->prompt);
     sl_free(r->owned);
     sl_free(r);
 }

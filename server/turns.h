@@ -47,8 +47,11 @@ SL_NODISCARD enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop,
 void sl_turns_close(struct sl_turns *ts);
 
 struct sl_run_spec {
-    struct sl_session *session; /* NULL: nothing is kept */
-    const struct sl_text *text; /* what is read: text, or … */
+    struct sl_session *session;      /* NULL: nothing is kept */
+    const struct sl_text *text;      /* what is read: text, or … */
+    const struct sl_range *verbatim; /* … of its bytes those in which no special token is looked
+                                        for: see tokenizer.h */
+    size_t n_verbatim;
     const uint32_t *tokens; /* … ids (text NULL); either may be empty on a session that is not */
     size_t n_tokens;
     size_t max_tokens;

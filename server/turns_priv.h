@@ -19,10 +19,11 @@ struct sl_run {
     char *key;                           /* Idempotency-Key */
     struct sl_continuation continuation; /* resume: the paused turn's */
     struct sl_session *session;          /* while it has the lease */
-    uint32_t *tokens; /* pending or begin tokens, then the prompt; NULL once a turn has them */
-    size_t n_lead;    /* how many of them were pending */
-    size_t n_tokens;
-    size_t queued; /* prompt tokens counted in the queue */
+    struct sl_token_list prompt; /* pending or begin tokens, then the prompt; empty once a turn has
+                                    them */
+    size_t n_lead;               /* how many of them were pending */
+    size_t n_tokens;             /* of all of them */
+    size_t queued;               /* prompt tokens counted in the queue */
     struct sl_turn *turn;
     void *live, *shadow; /* slots */
     int64_t started_ms;

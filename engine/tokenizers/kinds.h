@@ -56,6 +56,7 @@ struct sl_tokenizer_kind {
 
 extern const struct sl_tokenizer_kind sl_tokenizer_rwkv_world;
 extern const struct sl_tokenizer_kind sl_tokenizer_byte_values;
+extern const struct sl_tokenizer_kind sl_tokenizer_bpe;
 
 /* Room for n ids more. Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_token_list_reserve(struct sl_token_list *l, size_t n,

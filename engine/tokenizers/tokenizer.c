@@ -23,6 +23,7 @@ enum { PATH_BYTES = 4096 };
 
 static const struct sl_tokenizer_kind *const kinds[] = {
     &sl_tokenizer_byte_values,
+    &sl_tokenizer_bpe,
     &sl_tokenizer_rwkv_world,
     NULL,
 };
@@ -319,6 +320,16 @@ enum sl_code sl_token_list_reserve(struct sl_token_list *l, size_t n, struct sl_
     l->v = v;
     l->room = room;
     return SL_OK;
+}
+
+enum sl_code sl_token_list_add(struct sl_token_list *l, const uint32_t *ids, size_t n,
+                               struct sl_error *err)
+{
+    enum sl_code c = sl_token_list_reserve(l, n, err);
+    if (!c && n)
+        memcpy(l->v + l->n, ids, n * sizeof *ids);
+    l->n += c ? 0 : n;
+    return c;
 }
 
 enum sl_code sl_tokenizer_encode(const struct sl_tokenizer *t, const struct sl_tokenizer_text *text,

@@ -86,6 +86,8 @@ struct sl_token_list { /* all zero: empty; sl_tokenizer_encode() makes room */
     size_t n, room;
 };
 
+SL_NODISCARD enum sl_code sl_token_list_add(struct sl_token_list *l, const uint32_t *ids, size_t n,
+                                            struct sl_error *err);
 void sl_token_list_done(struct sl_token_list *l); /* all zero is fine */
 
 struct sl_range { /* of bytes: [begin, end) */

@@ -170,6 +170,7 @@ void sl_answer_body(const struct sl_generation *g, struct sl_buf *b)
     all.text_offset = 0;
     all.reply_started = before && before->reply_started;
     sl_text_stream_init(&all.text, g->app->tokenizer);
+    all.text.begins = g->text_begins;
     if (before)
         sl_buf_put(&all.text.raw, before->utf8_tail, before->n_utf8_tail);
     enum sl_code c = take(&all, sl_run_result(g->run)->n_tokens, true, &d, &err);

@@ -275,6 +275,8 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
         .done = on_done,
         .user = g,
     };
+    bool is_empty = !text.n && !q->input.n_tokens && q->input.kind != SL_INPUT_RESUME;
+    g->text_begins = g->text.begins = is_empty && !(s && s->tokens_seen);
     memcpy(spec.request_hash, g->body_hash, sizeof spec.request_hash);
     if (!c)
         c = sl_run_start(g->app->turns, &spec, &g->run, err);

@@ -65,6 +65,7 @@ struct sl_generation {
 
     /* What the client has so far. */
     struct sl_text_stream text;
+    bool text_begins;   /* nothing stands before the text that is generated */
     bool reply_started; /* sl_chat_reply_text()'s */
     bool streaming;     /* the response's head is out */
     size_t n_taken;     /* tokens */

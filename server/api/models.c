@@ -91,14 +91,12 @@ struct job {
 static void tokenize(struct job *j)
 {
     const struct sl_text *t = &j->req.text;
-    uint32_t *ids = sl_malloc((t->n + 1) * sizeof *ids);
-    if (!ids) {
-        j->code = sl_fail(&j->err, SL_E_NO_MEMORY, "no memory for a text of %zu bytes", t->n);
-        return;
-    }
-    size_t n = sl_tokenizer_encode_part(j->tokenizer, t->s, t->n, ids);
-    sl_write_tokenized(&j->out, ids, n);
-    sl_free(ids);
+    struct sl_token_list ids = {0};
+    const struct sl_tokenizer_text text = {.s = t->s, .n = t->n};
+    j->code = sl_tokenizer_encode(j->tokenizer, &text, &ids, &j->err);
+    if (!j->code)
+        sl_write_tokenized(&j->out, ids.v, ids.n);
+    sl_token_list_done(&ids);
 }
 
 static void detokenize(struct job *j)
@@ -106,6 +104,7 @@ static void detokenize(struct job *j)
     struct sl_text text;
     struct sl_text_stream ts;
     sl_text_stream_init(&ts, j->tokenizer);
+    ts.begins = true;
     j->code = sl_text_stream_add(&ts, j->req.tokens, j->req.n_tokens, true, &text, &j->err);
     if (!j->code)
         sl_write_detokenized(&j->out, text.n ? text.s : "", text.n);

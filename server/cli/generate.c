@@ -276,20 +276,21 @@ static enum sl_code fill_spec(struct job *j, struct sl_turn_spec *spec, struct s
 static enum sl_code submit(struct job *j, struct sl_turn_spec *spec, struct sl_error *err)
 {
     const char *prompt = j->opt->prompt;
-    size_t n_bytes = strlen(prompt), n = 0;
-    uint32_t *ids = sl_malloc((n_bytes + 1) * sizeof *ids);
+    const struct sl_tokenizer_text text = {.s = prompt, .n = strlen(prompt)};
+    struct sl_token_list ids = {0};
+    enum sl_code c = SL_OK;
     j->state = sl_aligned_calloc(sl_model_info(j->loaded.model)->state_bytes);
-    if (!ids || !j->state) {
-        sl_free(ids);
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a prompt of %zu bytes", n_bytes);
-    }
+    if (!j->state)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a state");
     if (j->loaded.begin_token >= 0)
-        ids[n++] = (uint32_t)j->loaded.begin_token;
-    n += sl_tokenizer_encode_part(j->loaded.tokenizer, prompt, n_bytes, ids + n);
-    spec->prompt = ids;
-    spec->n_prompt = n;
-    enum sl_code c = sl_turn_create(j->engine, spec, &j->turn, err);
-    sl_free(ids);
+        c = sl_token_list_add(&ids, &(uint32_t){(uint32_t)j->loaded.begin_token}, 1, err);
+    if (!c)
+        c = sl_tokenizer_encode(j->loaded.tokenizer, &text, &ids, err);
+    spec->prompt = ids.v;
+    spec->n_prompt = ids.n;
+    if (!c)
+        c = sl_turn_create(j->engine, spec, &j->turn, err);
+    sl_token_list_done(&ids);
     struct sl_turn_states states = {.live = j->state};
     if (!c)
         c = sl_engine_submit(j->engine, j->turn, &states, err);
@@ -309,6 +310,7 @@ static enum sl_code generate(struct job *j, const struct sl_config *config, stru
     if (c)
         return c;
     sl_text_stream_init(&j->text, j->loaded.tokenizer);
+    j->text.begins = !*j->opt->prompt;
     struct sl_engine_options opt = {.n_threads = config->threads, .max_running = 1, .wake = wake};
     c = sl_engine_open(&j->engine, j->loaded.model, j->loaded.tokenizer, &opt, err);
     if (!c)

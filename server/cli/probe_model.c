@@ -108,7 +108,8 @@ static void doublings(struct sl_probe_curve *c, size_t first, size_t longest)
 struct pieces {
     struct sl_buf text[SL_PROBE_BATCH];
     uint32_t *tokens[SL_PROBE_BATCH];
-    size_t n_tokens[SL_PROBE_BATCH], room[SL_PROBE_BATCH];
+    size_t n_tokens[SL_PROBE_BATCH];
+    struct sl_token_list list[SL_PROBE_BATCH]; /* where they lie */
 };
 
 static void pieces_init(struct pieces *v)
@@ -122,7 +123,7 @@ static void pieces_done(struct pieces *v)
 {
     for (size_t i = 0; i < SL_PROBE_BATCH; i++) {
         sl_buf_done(&v->text[i]);
-        sl_free(v->tokens[i]);
+        sl_token_list_done(&v->list[i]);
     }
 }
 
@@ -131,16 +132,13 @@ static enum sl_code encode(struct sl_probe *p, struct pieces *v, size_t i, struc
     enum sl_code c = sl_buf_code(&v->text[i], err);
     if (c)
         return c;
-    if (v->text[i].len > v->room[i]) {
-        uint32_t *all = sl_realloc(v->tokens[i], v->text[i].len, sizeof *all);
-        if (!all)
-            return sl_fail(err, SL_E_NO_MEMORY, "no memory for a conversation");
-        v->tokens[i] = all;
-        v->room[i] = v->text[i].len;
-    }
-    v->n_tokens[i] = sl_tokenizer_encode_part(
-        p->loaded.tokenizer, v->text[i].data ? v->text[i].data : "", v->text[i].len, v->tokens[i]);
-    return SL_OK;
+    struct sl_tokenizer_text text = {
+        .s = v->text[i].data ? v->text[i].data : "", .n = v->text[i].len, .continues = true};
+    v->list[i].n = 0;
+    c = sl_tokenizer_encode(p->loaded.tokenizer, &text, &v->list[i], err);
+    v->tokens[i] = v->list[i].v;
+    v->n_tokens[i] = v->list[i].n;
+    return c;
 }
 
 /* Filler of at least `want` tokens. */

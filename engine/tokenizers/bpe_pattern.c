@@ -1,0 +1,158 @@
+/* bpe_pattern.c: regular expressions and literals: see bpe_parts.h.
+ *
+ * The expressions in a tokenizer.json are Oniguruma's: that is what the tokenizers library hands
+ * them to. Here they go to the same library, with the same syntax and encoding, so no class, fold
+ * or look-around can mean anything else. (PCRE2 would want a translation: its \s has U+180E, its
+ * {n,m}+ is possessive, its $ and ^ are another thing, its classes have no &&.)
+ *
+ * A file may hold an expression that backtracks without end. Each search has limits of retries and
+ * of stack; one that meets them fails the text, never hangs. Oniguruma's own memory comes from
+ * malloc, and its failures are reported as NO_MEMORY. */
+#include "engine/tokenizers/bpe_parts.h"
+
+#include <oniguruma.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int init_code;
+
+static void init(void)
+{
+    OnigEncoding encodings[] = {ONIG_ENCODING_UTF8};
+    init_code = onig_initialize(encodings, 1);
+}
+
+enum sl_code sl_bpe_pattern_regex(struct sl_bpe_pattern *p, const char *s, size_t n,
+                                  struct sl_error *err)
+{
+    OnigRegex regex = NULL;
+    OnigErrorInfo info = {0};
+    const OnigUChar *begin = (const OnigUChar *)s;
+    if (n > SL_BPE_PATTERN_MAX)
+        return sl_fail(err, SL_E_FILE_CORRUPT, "a regular expression of more than %d bytes",
+                       SL_BPE_PATTERN_MAX);
+    if (pthread_once(&once, init) || init_code != ONIG_NORMAL)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for regular expressions");
+    int rc = onig_new(&regex, begin, begin + n, ONIG_OPTION_NONE, ONIG_ENCODING_UTF8,
+                      ONIG_SYNTAX_DEFAULT, &info);
+    if (rc == ONIGERR_MEMORY)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a regular expression");
+    if (rc != ONIG_NORMAL) {
+        OnigUChar why[ONIG_MAX_ERROR_MESSAGE_LEN] = "";
+        (void)onig_error_code_to_str(why, rc, &info);
+        return sl_fail(err, SL_E_FILE_CORRUPT, "not a regular expression: %s", (const char *)why);
+    }
+    *p = (struct sl_bpe_pattern){.regex = regex};
+    return SL_OK;
+}
+
+enum sl_code sl_bpe_pattern_literal(struct sl_bpe_pattern *p, const char *s, size_t n,
+                                    struct sl_error *err)
+{
+    if (n > SL_BPE_PATTERN_MAX)
+        return sl_fail(err, SL_E_FILE_CORRUPT, "a pattern of more than %d bytes",
+                       SL_BPE_PATTERN_MAX);
+    if (n == 0)
+        return sl_fail(err, SL_E_FILE_CORRUPT, "an empty pattern");
+    unsigned char *text = sl_malloc(n);
+    if (!text)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a pattern");
+    memcpy(text, s, n);
+    *p = (struct sl_bpe_pattern){.text = text, .n = n};
+    return SL_OK;
+}
+
+void sl_bpe_pattern_done(struct sl_bpe_pattern *p)
+{
+    if (p->regex)
+        onig_free(p->regex);
+    sl_free(p->text);
+    *p = (struct sl_bpe_pattern){0};
+}
+
+enum sl_code sl_bpe_matcher_open(struct sl_bpe_matcher *m, struct sl_error *err)
+{
+    *m = (struct sl_bpe_matcher){.region = onig_region_new(), .param = onig_new_match_param()};
+    if (!m->region || !m->param) {
+        sl_bpe_matcher_done(m);
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a search");
+    }
+    (void)onig_initialize_match_param(m->param);
+    (void)onig_set_retry_limit_in_match_of_match_param(m->param, SL_BPE_RETRIES_MAX);
+    (void)onig_set_retry_limit_in_search_of_match_param(m->param, SL_BPE_RETRIES_MAX);
+    (void)onig_set_match_stack_limit_size_of_match_param(m->param, SL_BPE_STACK_MAX);
+    return SL_OK;
+}
+
+void sl_bpe_matcher_done(struct sl_bpe_matcher *m)
+{
+    if (m->region)
+        onig_region_free(m->region, 1);
+    if (m->param)
+        onig_free_match_param(m->param);
+    *m = (struct sl_bpe_matcher){0};
+}
+
+static enum sl_code find_regex(const struct sl_bpe_search *s, struct sl_bpe_matcher *m,
+                               bool *ret_found, struct sl_range *ret, struct sl_error *err)
+{
+    OnigRegion *region = m->region;
+    const unsigned char *end = s->s + s->n;
+    int rc = onig_search_with_param(s->pattern->regex, s->s, end, s->s + s->at, end, region,
+                                    ONIG_OPTION_NONE, m->param);
+    *ret_found = rc >= 0;
+    if (rc >= 0)
+        *ret = (struct sl_range){(size_t)region->beg[0], (size_t)region->end[0]};
+    else if (rc == ONIGERR_MEMORY)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a search in a text of %zu bytes", s->n);
+    else if (rc != ONIG_MISMATCH)
+        return sl_fail(err, SL_E_INVALID_VALUE,
+                       "the tokenizer's regular expression needs more than %d retries or %d places "
+                       "of stack on this text",
+                       SL_BPE_RETRIES_MAX, SL_BPE_STACK_MAX);
+    return SL_OK;
+}
+
+static bool find_literal(const struct sl_bpe_search *s, struct sl_range *ret)
+{
+    const struct sl_bpe_pattern *p = s->pattern;
+    const unsigned char *at = p->n == 1 ? memchr(s->s + s->at, p->text[0], s->n - s->at)
+                                        : memmem(s->s + s->at, s->n - s->at, p->text, p->n);
+    if (!at)
+        return false;
+    ret->begin = (size_t)(at - s->s);
+    ret->end = ret->begin + p->n;
+    return true;
+}
+
+/* An empty match right after another match is none; the search goes on a character later. */
+enum sl_code sl_bpe_search_next(struct sl_bpe_search *s, struct sl_bpe_matcher *m, bool *ret_found,
+                                struct sl_range *ret, struct sl_error *err)
+{
+    *ret_found = false;
+    while (s->at <= s->n) {
+        if (!s->pattern->regex) {
+            *ret_found = find_literal(s, ret);
+        } else {
+            enum sl_code c = find_regex(s, m, ret_found, ret, err);
+            if (c)
+                return c;
+        }
+        if (!*ret_found)
+            break;
+        if (ret->begin != ret->end || ret->end != s->last_end) {
+            s->at = s->last_end = ret->end;
+            return SL_OK;
+        }
+        size_t step = 1;
+        if (s->at < s->n)
+            (void)sl_bpe_get_char(s->s + s->at, &step);
+        s->at += step;
+        *ret_found = false;
+    }
+    s->at = s->n + 1;
+    return SL_OK;
+}
