@@ -173,11 +173,17 @@ static void embed_part(void *arg, size_t part, size_t n_parts)
     const struct sl_embedding *e = &f->m->ends.embedding;
     const struct sl_norm *norm = &f->m->ends.norm_in;
     const float *positions = f->m->ends.positions;
-    size_t begin, end, row_bytes = p->d_model * sl_dtype_size(e->type);
+    size_t begin, end;
+    size_t row_bytes = e->block ? p->d_model / sl_block_weights(e->block) * sl_block_bytes(e->block)
+                                : p->d_model * sl_dtype_size(e->type);
     sl_work_range(p->n_rows, 1, part, n_parts, &begin, &end);
     for (size_t r = begin; r < end; r++) {
         float *x = p->x + r * p->ld;
-        sl_widen(x, e->rows + f->tokens[r] * row_bytes, e->type, p->d_model);
+        const unsigned char *row = e->rows + f->tokens[r] * row_bytes;
+        if (e->block)
+            sl_block_dequantise_row(x, row, e->block, p->d_model);
+        else
+            sl_widen(x, row, e->type, p->d_model);
         if (positions)
             p->k->vadd(x, x, positions + position_of(p, r) * p->d_model, p->d_model);
         if (norm->w)

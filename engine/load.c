@@ -74,6 +74,12 @@ static bool rename_for(const struct sl_load *l, char name[NAME_BYTES])
     assert(n_ > 0 && n_ < NAME_BYTES);                                                             \
     const bool turned = rename_for(l, name)
 
+/* What the file calls it. */
+static const char *label(const struct sl_tensor *t)
+{
+    return t->origin ? t->origin : t->name;
+}
+
 static void mark(struct sl_load *l, const struct sl_tensor *t, unsigned char what)
 {
     unsigned char *m = &l->marks[t - l->tensors->v];
@@ -114,7 +120,7 @@ void sl_load_refuse_rest(struct sl_load *l)
         if (l->marks[i] == SL_MARK_NONE)
             sl_load_fail(l, SL_E_MODEL_INVALID,
                          "tensor %.160s is no part of the model that %s describes",
-                         l->tensors->v[i].name,
+                         label(&l->tensors->v[i]),
                          l->tensors->settings ? l->tensors->settings->name : "the file");
 }
 
@@ -143,10 +149,13 @@ static const struct sl_tensor *need_shape(struct sl_load *l, const char *name, s
                      given, wanted);
         return NULL;
     }
-    if (t->dtype != SL_DTYPE_F32 && t->dtype != SL_DTYPE_F16 && t->dtype != SL_DTYPE_BF16) {
-        sl_load_fail(l, SL_E_MODEL_INVALID,
-                     "tensor %s has the type %s; weights can be F32, F16 or BF16", name,
-                     sl_dtype_name(t->dtype));
+    if (t->dtype != SL_DTYPE_F32 && t->dtype != SL_DTYPE_F16 && t->dtype != SL_DTYPE_BF16 &&
+        !sl_block_readable(t->block)) {
+        sl_load_fail(
+            l, SL_E_MODEL_INVALID,
+            "tensor %s has the type %s; weights can be F32, F16 or BF16, or in a GGUF file "
+            "Q8_0, Q4_0, Q4_K or Q6_K",
+            label(t), sl_tensor_type(t));
         return NULL;
     }
     mark(l, t, SL_MARK_USED);
@@ -353,7 +362,7 @@ static const struct sl_tensor *part_of(struct sl_load *l, const struct sl_tensor
     v->t = *t;
     v->t.shape[axis] = n;
     v->t.n_elements = t->n_elements / rows * n;
-    v->t.data += (ptrdiff_t)first * t->stride[axis] * (ptrdiff_t)sl_dtype_size(t->dtype);
+    v->t.data = sl_tensor_at(t, (ptrdiff_t)first * t->stride[axis]);
     v->next = l->views;
     l->views = v;
     return &v->t;
@@ -378,7 +387,10 @@ static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, s
     *ret = (struct sl_matrix){.n_out = n_out, .n_in = n_in};
     if (!t)
         return;
-    ret->type = l->weights == SL_DTYPE_NONE ? t->dtype : l->weights;
+    ret->type = l->weights != SL_DTYPE_NONE ? l->weights : t->block ? SL_DTYPE_F32 : t->dtype;
+    /* Blocks lie along the rows of what was written, so that is what is packed. */
+    if (t->block && sl_tensor_turned(t))
+        layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
     const struct sl_load_job job = {.t = t,
                                     .kind = SL_JOB_MATRIX,
                                     .type = ret->type,
@@ -434,12 +446,14 @@ void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab
     if (!t)
         return;
     ret->type = t->dtype;
+    ret->block = t->block;
+    assert(t->exponent == 0);
     const struct sl_load_job job = {.t = t,
                                     .kind = SL_JOB_ROWS,
-                                    .type = t->dtype,
+                                    .type = t->block ? SL_DTYPE_F32 : t->dtype,
                                     .copied = !t->contiguous,
                                     .at = (const void **)(void *)&ret->rows};
-    add_job(l, &job, t->n_elements * sl_dtype_size(t->dtype));
+    add_job(l, &job, sl_tensor_bytes(t));
 }
 
 size_t sl_load_state(struct sl_load *l, enum sl_dtype dtype, unsigned rank, const size_t *shape,

@@ -51,7 +51,8 @@ struct sl_rename {
 /* Rows of the embedding, in the file's own type and memory. */
 struct sl_embedding {
     const unsigned char *rows;
-    enum sl_dtype type;
+    enum sl_dtype type;       /* NONE where block is not */
+    enum sl_block_type block; /* whole ones in a row */
 };
 
 /* Something that changes what a model computes and that its file does not say. */
@@ -153,7 +154,7 @@ void sl_load_row(struct sl_load *l, const float **ret, size_t row, size_t rows, 
 void sl_load_map(struct sl_load *l, void (*f)(float *v, size_t n));
 void sl_map_one_minus(float *v, size_t n); /* 1 - v */
 
-/* A packed matrix, in the type that was asked for or the tensor's own. */
+/* A packed matrix, in the type that was asked for or the tensor's own; F32 for one of blocks. */
 void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                     enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);
 /* n_out of the n_stacked outputs of a tensor [n_stacked, n_in], from `first` on. */

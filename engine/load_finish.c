@@ -8,8 +8,9 @@
  *
  * Fingerprint: XXH3-128 over the architecture's name, then what was chosen and is not the default
  * (load_choice.c), then per tensor that the model uses, sorted by name: name, element type, shape,
- * XXH3-128 of the elements (row-major, as the file has them); then the settings that it asked for,
- * with their values. The container and the type that weights are kept in do not enter. */
+ * exponent where there is one, XXH3-128 of the elements (row-major, as the file has them; of
+ * blocks, as they lie); then the settings that it asked for, with their values. The container and
+ * the type that weights are kept in do not enter. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -62,6 +63,23 @@ static enum sl_code run_jobs(struct sl_load *l, unsigned char *arena)
     return SL_OK;
 }
 
+/* What cannot be used, as the file has it. */
+static float bad_value(const struct sl_load_job *j)
+{
+    const struct sl_tensor *t = j->t;
+    float block[SL_BLOCK_WEIGHTS_MAX];
+    ptrdiff_t at = 0;
+    size_t n = sl_block_weights(t->block), rest = j->bad;
+    if (t->block) { /* counted as they lie */
+        sl_tensor_values(t, (ptrdiff_t)(rest / n * n), n, block);
+        return block[rest % n];
+    }
+    for (unsigned a = t->rank; a-- > 0; rest /= t->shape[a])
+        at += (ptrdiff_t)(rest % t->shape[a]) * t->stride[a];
+    sl_tensor_values(t, at, 1, block);
+    return block[0];
+}
+
 /* The first job's error, in words. */
 static void report(struct sl_load *l)
 {
@@ -71,20 +89,15 @@ static void report(struct sl_load *l)
             sl_load_fail(l, SL_E_NO_MEMORY, "no memory to read tensor %s", j->t->name);
         if (j->code != SL_E_MODEL_INVALID)
             continue;
-        float v;
-        ptrdiff_t at = 0;
-        size_t rest = j->bad;
-        for (unsigned a = j->t->rank; a-- > 0; rest /= j->t->shape[a])
-            at += (ptrdiff_t)(rest % j->t->shape[a]) * j->t->stride[a];
-        sl_widen(&v, j->t->data + at * (ptrdiff_t)sl_dtype_size(j->t->dtype), j->t->dtype, 1);
+        float v = bad_value(j);
+        const char *name = j->t->origin ? j->t->origin : j->t->name;
         if (isfinite(v))
             sl_load_fail(l, SL_E_MODEL_INVALID,
-                         "tensor %s holds %g (element %zu), too large for %s", j->t->name,
-                         (double)v, j->bad, sl_dtype_name(j->type));
+                         "tensor %s holds %g (element %zu), too large for %s", name, (double)v,
+                         j->bad, sl_dtype_name(j->type));
         else
             sl_load_fail(l, SL_E_MODEL_INVALID,
-                         "tensor %s holds %s (element %zu); every weight must be finite",
-                         j->t->name,
+                         "tensor %s holds %s (element %zu); every weight must be finite", name,
                          isnan(v) ? "NaN"
                          : v > 0  ? "inf"
                                   : "-inf",
@@ -114,12 +127,14 @@ static void fingerprint(const struct sl_load *l, const char *arch, unsigned char
     }
     for (size_t i = 0; i < l->n_jobs; i++) {
         const struct sl_tensor *t = l->jobs[i].t;
-        const char *type = sl_dtype_name(t->dtype);
+        const char *type = sl_tensor_type(t);
         XXH3_128bits_update(&x, t->name, strlen(t->name) + 1);
         XXH3_128bits_update(&x, type, strlen(type) + 1);
         update_u64(&x, t->rank);
         for (unsigned a = 0; a < t->rank; a++)
             update_u64(&x, t->shape[a]);
+        if (t->exponent)
+            update_u64(&x, (uint64_t)t->exponent);
         XXH3_128bits_update(&x, l->jobs[i].digest, sizeof l->jobs[i].digest);
     }
     if (l->n_said > 0)

@@ -27,6 +27,9 @@ struct sl_load_job {
  */
 void sl_load_job_run(struct sl_load_job *j, const struct sl_tensors *ts, unsigned char *arena);
 
+/* The same where values are not the elements as they lie: quantised blocks, exponents. */
+void sl_load_values_run(struct sl_load_job *j, const struct sl_tensors *ts, unsigned char *arena);
+
 /* Index of the first of n dense values that a copy of the type `to` cannot hold, or that is not
  * finite; SIZE_MAX where there is none. */
 size_t sl_find_bad(const void *data, enum sl_dtype type, size_t n, enum sl_dtype to);

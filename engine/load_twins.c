@@ -12,8 +12,8 @@ enum { NAME_BYTES = 256 };
 
 static bool same_shape(const struct sl_tensor *a, const struct sl_tensor *b)
 {
-    return a->dtype == b->dtype && a->rank == b->rank &&
-           memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
+    return a->dtype == b->dtype && a->block == b->block && a->exponent == b->exponent &&
+           a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) == 0;
 }
 
 /* The elements side by side: in the file, or in a copy, which is the caller's. NULL: no memory. */
@@ -21,7 +21,7 @@ static const unsigned char *dense(const struct sl_tensor *t, unsigned char **ret
 {
     if (t->contiguous)
         return t->data;
-    *ret_copy = sl_malloc(t->n_elements * sl_dtype_size(t->dtype));
+    *ret_copy = sl_malloc(sl_tensor_bytes(t));
     if (*ret_copy)
         sl_tensor_copy(t, *ret_copy);
     return *ret_copy;
@@ -35,7 +35,7 @@ static void compare(struct sl_load *l, const struct sl_tensor *a, const struct s
     const unsigned char *x = dense(a, &copy_a), *y = dense(b, &copy_b);
     if (!x || !y)
         sl_load_fail(l, SL_E_NO_MEMORY, "no memory to compare tensor %.80s with its twin", a->name);
-    else if (memcmp(x, y, a->n_elements * sl_dtype_size(a->dtype)) != 0)
+    else if (memcmp(x, y, sl_tensor_bytes(a)) != 0)
         sl_load_fail(l, SL_E_MODEL_INVALID,
                      "tensor %.120s holds other values than %.120s; the two must be equal", a->name,
                      b->name);

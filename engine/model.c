@@ -14,7 +14,7 @@
 /* "rwkv7-0.1b.pth" -> "rwkv7-0.1b" */
 static char *short_name(const char *file)
 {
-    static const char *const extensions[] = {".pth", ".pt", ".safetensors"};
+    static const char *const extensions[] = {".pth", ".pt", ".safetensors", ".gguf"};
     const char *dot = strrchr(file, '.');
     for (size_t i = 0; dot && dot > file && i < sizeof extensions / sizeof *extensions; i++)
         if (strcmp(dot, extensions[i]) == 0)
@@ -25,6 +25,8 @@ static char *short_name(const char *file)
 static enum sl_code find_mixer(struct sl_model *m, const char *file, struct sl_error *err)
 {
     const char *arch = NULL;
+    if (m->tensors->refused)
+        return sl_fail(err, m->tensors->refusal, "%.160s: %s", file, m->tensors->refused);
     const char *what = sl_tensors_describe(m->tensors, &arch);
     const struct sl_settings *settings = m->tensors->settings;
     const struct sl_setting *type = settings ? sl_settings_find(settings, "model_type") : NULL;

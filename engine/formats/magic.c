@@ -31,7 +31,7 @@ static const struct magic magics[] = {
     {M("\x80\3"), 0, NULL, NULL, "a Python pickle that torch.save did not write"},
     {M("\x80\4\x95"), 0, NULL, NULL, "a Python pickle that torch.save did not write"},
     {M("\x80\5\x95"), 0, NULL, NULL, "a Python pickle that torch.save did not write"},
-    {M("GGUF"), 0, NULL, NULL, "a GGUF file"},
+    {M("GGUF"), 0, "gguf", sl_gguf_read, NULL},
     {M("lmgg"), 0, NULL, NULL, "an old GGML file"},
     {M("fmgg"), 0, NULL, NULL, "an old GGML file (GGMF, as rwkv.cpp writes it)"},
     {M("tjgg"), 0, NULL, NULL, "an old GGML file (GGJT)"},
@@ -88,13 +88,13 @@ static enum sl_code unknown(struct sl_reader *r)
 {
     const char *text = text_kind(r);
     if (text)
-        return SL_READER_FAIL(r, FILE_UNSUPPORTED, "is %s; a .safetensors or .pth file is needed",
-                              text);
+        return SL_READER_FAIL(r, FILE_UNSUPPORTED,
+                              "is %s; a .safetensors, .pth or .gguf file is needed", text);
     if (r->n < 16)
         return SL_READER_FAIL(r, FILE_TRUNCATED, "has only %zu bytes; no model file is that short",
                               r->n);
     return SL_READER_FAIL(r, FILE_UNSUPPORTED,
-                          "is neither a .safetensors nor a .pth file (it begins with the bytes "
+                          "is no .safetensors, .pth or .gguf file (it begins with the bytes "
                           "%02x %02x %02x %02x %02x %02x %02x %02x)",
                           r->data[0], r->data[1], r->data[2], r->data[3], r->data[4], r->data[5],
                           r->data[6], r->data[7]);
@@ -117,7 +117,8 @@ enum sl_code sl_container_of(struct sl_reader *r, const char **ret_container,
             continue;
         if (!m->read)
             return SL_READER_FAIL(r, FILE_UNSUPPORTED,
-                                  "is %s; a .safetensors or .pth file is needed", m->instead);
+                                  "is %s; a .safetensors, .pth or .gguf file is needed",
+                                  m->instead);
         *ret_container = m->container;
         *ret_read = m->read;
         return SL_OK;

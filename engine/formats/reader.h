@@ -39,10 +39,11 @@ void sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, 
 SL_NODISCARD enum sl_code sl_safetensors_read(struct sl_reader *r);
 SL_NODISCARD enum sl_code sl_pth_zip_read(struct sl_reader *r);
 SL_NODISCARD enum sl_code sl_pth_legacy_read(struct sl_reader *r);
+SL_NODISCARD enum sl_code sl_gguf_read(struct sl_reader *r);
 
-/* Adds a tensor: dtype, rank, shape, stride and data are taken from *t (stride and data checked by
- * the caller), the rest is computed. The name, name_n bytes and a NUL, is checked (UTF-8, no NUL
- * inside, length) and copied. */
+/* Adds a tensor: origin, dtype, block, exponent, rank, shape, stride and data are taken from *t
+ * (stride and data checked by the caller), the rest is computed. The name, name_n bytes and a NUL,
+ * is checked (UTF-8, no NUL inside, length) and copied. */
 SL_NODISCARD enum sl_code sl_reader_add(struct sl_reader *r, const struct sl_tensor *t,
                                         const char *name, size_t name_n);
 
@@ -50,7 +51,12 @@ SL_NODISCARD enum sl_code sl_reader_add(struct sl_reader *r, const struct sl_ten
 SL_NODISCARD enum sl_code sl_reader_add_meta(struct sl_reader *r, const char *key, size_t key_n,
                                              const char *value, size_t value_n);
 
-/* Fills t->stride as row-major without gaps. False when an element count overflows; else
+/* n zeroed bytes that live as long as the list, or NULL: sl_reader_no_memory() says why then. */
+void *sl_reader_alloc(struct sl_reader *r, size_t n);
+/* Fails with NO_MEMORY, or TOO_LARGE where names and metadata reached their limit. */
+SL_NODISCARD enum sl_code sl_reader_no_memory(struct sl_reader *r);
+
+/* Fills t->stride as row-major without gaps, and t->n_elements. False when that overflows; else
  * *ret_bytes is what the elements take. */
 SL_NODISCARD bool sl_tensor_pack(struct sl_tensor *t, size_t *ret_bytes);
 

@@ -15,6 +15,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@
 #include "engine/formats/hf_dir.h"
 #include "engine/formats/magic.h"
 #include "engine/formats/reader.h"
+#include "engine/kernels/kernels.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are used in the file's order");
 
@@ -75,7 +77,7 @@ void sl_reader_fail(const struct sl_reader *r, enum sl_code c, const char *fmt, 
 
 static const char *copy_string(struct sl_reader *r, const char *s, size_t n)
 {
-    char *p = sl_arena_alloc(&opened_of(r->t)->strings, n + 1);
+    char *p = sl_reader_alloc(r, n + 1);
     if (p && n)
         memcpy(p, s, n);
     return p;
@@ -87,7 +89,10 @@ bool sl_tensor_pack(struct sl_tensor *t, size_t *ret_bytes)
     for (unsigned i = 0; i < t->rank; i++)
         if (__builtin_mul_overflow(n, t->shape[i], &n))
             return false;
-    if (__builtin_mul_overflow(n, sl_dtype_size(t->dtype), &bytes) || bytes > PTRDIFF_MAX)
+    size_t each = t->block ? sl_block_bytes(t->block) : sl_dtype_size(t->dtype);
+    t->n_elements = n;
+    if (__builtin_mul_overflow(n / sl_block_weights(t->block), each, &bytes) ||
+        bytes > PTRDIFF_MAX || n > PTRDIFF_MAX)
         return false;
     ptrdiff_t step = 1;
     for (unsigned i = t->rank; i-- > 0;) {
@@ -134,7 +139,12 @@ static void *grown(void *v, size_t n, size_t *cap, size_t size)
     return p;
 }
 
-static enum sl_code no_memory(struct sl_reader *r)
+void *sl_reader_alloc(struct sl_reader *r, size_t n)
+{
+    return sl_arena_alloc(&opened_of(r->t)->strings, n);
+}
+
+enum sl_code sl_reader_no_memory(struct sl_reader *r)
 {
     if (opened_of(r->t)->strings.full)
         return SL_READER_FAIL(r, TOO_LARGE, "names and metadata take more than %zu bytes",
@@ -169,7 +179,7 @@ enum sl_code sl_reader_add(struct sl_reader *r, const struct sl_tensor *t, const
             "with tensor \"%.160s\" (%zu bytes) the tensors take more than %zu bytes, "
             "the limit for a file of %zu bytes",
             name, bytes, limit, r->n);
-    add.n_elements = bytes / sl_dtype_size(add.dtype);
+    add.n_elements = packed.n_elements;
     add.contiguous = add.n_elements == 0 || is_contiguous(&add);
     if (add.n_elements == 0) {
         memcpy(add.stride, packed.stride, sizeof add.stride);
@@ -180,7 +190,7 @@ enum sl_code sl_reader_add(struct sl_reader *r, const struct sl_tensor *t, const
     if (v)
         r->t->v = v;
     if (!v || !add.name)
-        return no_memory(r);
+        return sl_reader_no_memory(r);
     v[r->t->n++] = add;
     o->dense_bytes += bytes;
     return SL_OK;
@@ -198,11 +208,11 @@ enum sl_code sl_reader_add_meta(struct sl_reader *r, const char *key, size_t key
                               value_n, SL_TENSOR_NAME_MAX, SL_TENSORS_META_BYTES_MAX);
     struct sl_tensor_meta *v = grown(r->t->meta, r->t->n_meta, &o->meta_cap, sizeof *v);
     if (!v)
-        return no_memory(r);
+        return sl_reader_no_memory(r);
     r->t->meta = v;
     struct sl_tensor_meta m = {copy_string(r, key, key_n), copy_string(r, value, value_n)};
     if (!m.key || !m.value)
-        return no_memory(r);
+        return sl_reader_no_memory(r);
     v[r->t->n_meta++] = m;
     return SL_OK;
 }
@@ -284,11 +294,12 @@ static enum sl_code map_file(struct opened *o, int fd, const char *path, struct 
         return system_error(err, path, "examined");
     if (S_ISDIR(st.st_mode))
         return sl_fail(err, SL_E_FILE_UNSUPPORTED,
-                       "%.300s: is a directory; a .safetensors or .pth file is needed", path);
-    if (!S_ISREG(st.st_mode))
-        return sl_fail(err, SL_E_FILE_UNSUPPORTED,
-                       "%.300s: is not a regular file; a .safetensors or .pth file is needed",
+                       "%.300s: is a directory; a .safetensors, .pth or .gguf file is needed",
                        path);
+    if (!S_ISREG(st.st_mode))
+        return sl_fail(
+            err, SL_E_FILE_UNSUPPORTED,
+            "%.300s: is not a regular file; a .safetensors, .pth or .gguf file is needed", path);
     if (st.st_size < 0 || (uintmax_t)st.st_size > PTRDIFF_MAX)
         return sl_fail(err, SL_E_TOO_LARGE, "%.300s: has %jd bytes; at most %td", path,
                        (intmax_t)st.st_size, PTRDIFF_MAX);
@@ -321,6 +332,16 @@ static enum sl_code open_folder(struct sl_tensors **ret, const char *path, struc
     enum sl_code c = sl_hf_dir_open(&t, &settings, name, path, err);
     if (c)
         return c;
+    if (t->settings) {
+        c = sl_fail(
+            err, SL_E_FILE_UNSUPPORTED,
+            "%.300s: its weights are a %s file, which says itself what its config.json says "
+            "here: open that file",
+            path, t->container);
+        sl_settings_close(settings);
+        sl_tensors_close(t);
+        return c;
+    }
     sl_tensors_settle(t, settings, name);
     *ret = t;
     return SL_OK;
@@ -461,16 +482,56 @@ static void copy_line(unsigned char *dst, const unsigned char *src, size_t n, pt
 #undef LINE
 }
 
+const char *sl_tensor_type(const struct sl_tensor *t)
+{
+    return t->block ? sl_block_name(t->block) : sl_dtype_name(t->dtype);
+}
+
+size_t sl_tensor_bytes(const struct sl_tensor *t)
+{
+    return t->block ? t->n_elements / sl_block_weights(t->block) * sl_block_bytes(t->block)
+                    : t->n_elements * sl_dtype_size(t->dtype);
+}
+
+const unsigned char *sl_tensor_at(const struct sl_tensor *t, ptrdiff_t at)
+{
+    ptrdiff_t weights = (ptrdiff_t)sl_block_weights(t->block);
+    assert(at % weights == 0);
+    return t->data + at / weights *
+                         (ptrdiff_t)(t->block ? sl_block_bytes(t->block) : sl_dtype_size(t->dtype));
+}
+
+void sl_tensor_values(const struct sl_tensor *t, ptrdiff_t at, size_t n, float *y)
+{
+    if (t->block)
+        sl_block_dequantise_row(y, sl_tensor_at(t, at), t->block, n);
+    else
+        sl_widen(y, sl_tensor_at(t, at), t->dtype, n);
+    for (size_t i = 0; t->exponent && i < n; i++)
+        y[i] = ldexpf(y[i], t->exponent);
+}
+
+bool sl_tensor_turned(const struct sl_tensor *t)
+{
+    unsigned axis[2] = {0}, n = 0;
+    for (unsigned i = 0; i < t->rank; i++)
+        if (t->shape[i] != 1) {
+            axis[n < 2 ? n : 1] = i;
+            n++;
+        }
+    return n == 2 && t->stride[axis[0]] == 1 && t->stride[axis[1]] == (ptrdiff_t)t->shape[axis[0]];
+}
+
 void sl_tensor_copy(const struct sl_tensor *t, void *dst)
 {
-    size_t size = sl_dtype_size(t->dtype);
     if (t->n_elements == 0)
         return;
     if (t->contiguous) {
-        memcpy(dst, t->data, t->n_elements * size);
+        memcpy(dst, t->data, sl_tensor_bytes(t));
         return;
     }
-    assert(t->rank > 0);
+    assert(t->rank > 0 && !t->block);
+    size_t size = sl_dtype_size(t->dtype);
     unsigned last = t->rank - 1;
     size_t index[SL_TENSOR_RANK_MAX] = {0};
     unsigned char *d = dst;
@@ -512,5 +573,5 @@ void sl_tensor_forget(const struct sl_tensors *ts, const struct sl_tensor *t)
     size_t extent = 1;
     for (unsigned i = 0; i < t->rank; i++)
         extent += (t->shape[i] - 1) * (size_t)t->stride[i];
-    sl_tensors_forget(ts, t->data, extent * sl_dtype_size(t->dtype));
+    sl_tensors_forget(ts, t->data, (size_t)(sl_tensor_at(t, (ptrdiff_t)extent) - t->data));
 }

@@ -6,13 +6,19 @@
 #ifndef SLATE_FORMATS_TENSORS_H
 #define SLATE_FORMATS_TENSORS_H
 
+#include "engine/formats/ggml_blocks.h"
 #include "engine/formats/settings.h"
 
 enum { SL_TENSOR_RANK_MAX = 8 };
 
 struct sl_tensor {
-    const char *name; /* UTF-8, unique in the file */
+    const char *name;   /* UTF-8, unique in the file */
+    const char *origin; /* what the file calls it, where the reader gave it another name; or NULL */
     enum sl_dtype dtype;
+    /* Not SL_BLOCK_NONE: the elements lie in blocks of weights, dtype is SL_DTYPE_NONE, and strides
+     * and offsets count elements still; the axis of stride 1 is a whole number of blocks. */
+    enum sl_block_type block;
+    int exponent;  /* values are the elements times 2^exponent */
     unsigned rank; /* 0: a scalar */
     size_t shape[SL_TENSOR_RANK_MAX];
     ptrdiff_t stride[SL_TENSOR_RANK_MAX]; /* in elements; torch tensors may be views */
@@ -22,13 +28,31 @@ struct sl_tensor {
     bool contiguous; /* row-major without gaps */
 };
 
+/* The element type: "F32", "Q4_K", …. Static storage. */
+const char *sl_tensor_type(const struct sl_tensor *t);
+
+/* What its elements take, densely packed. */
+size_t sl_tensor_bytes(const struct sl_tensor *t);
+
+/* Where the element lies that is `at` from the first one, in elements of the data; with blocks, it
+ * is one that begins a block. */
+const unsigned char *sl_tensor_at(const struct sl_tensor *t, ptrdiff_t at);
+
+/* y[n]: the values of n elements from there on, side by side in the data; exact, but that F64 is
+ * rounded. Of blocks that can be read, whole ones. */
+void sl_tensor_values(const struct sl_tensor *t, ptrdiff_t at, size_t n, float *y);
+
+/* A matrix (axes of size 1 do not count) that is another one, row-major without gaps, with its axes
+ * exchanged. */
+bool sl_tensor_turned(const struct sl_tensor *t);
+
 struct sl_tensor_meta { /* strings that the file says of itself (safetensors' __metadata__) */
     const char *key;
     const char *value;
 };
 
 struct sl_tensors {
-    const char *container; /* "safetensors", "pth (zip)", "pth (legacy)" */
+    const char *container; /* "safetensors", "pth (zip)", "pth (legacy)", "gguf" */
     struct sl_tensor *v;   /* sorted by name */
     size_t n;
     struct sl_tensor_meta *meta;
@@ -36,7 +60,11 @@ struct sl_tensors {
     size_t file_bytes;
     const char *name;                   /* of the file, where it lies in a directory that was
                                            opened: "retnet/model.safetensors"; else NULL */
-    const struct sl_settings *settings; /* what else the directory says of the model, or NULL */
+    const struct sl_settings *settings; /* what else the directory (or a GGUF file) says of the
+                                           model, or NULL */
+    const char *refused;                /* why no model can be made of it, where the reader knows
+                                           that already; or NULL. Names are the file's own then */
+    enum sl_code refusal;               /* MODEL_UNSUPPORTED or MODEL_INVALID, likewise */
     void *priv;
 };
 
@@ -66,7 +94,8 @@ void sl_tensors_settle(struct sl_tensors *t, struct sl_settings *settings, const
 
 const struct sl_tensor *sl_tensors_find(const struct sl_tensors *t, const char *name);
 
-/* Copies all elements, row-major and densely packed, in the tensor's own type. */
+/* Copies all elements, row-major and densely packed, in the tensor's own type; exponents are left
+ * aside. Blocks only where the tensor is contiguous. */
 void sl_tensor_copy(const struct sl_tensor *t, void *dst);
 
 /* Gives the mapped pages of a tensor's data, or of n bytes of it, back to the system (they return

@@ -21,9 +21,9 @@
 struct layer {
     size_t heads, groups, d_head, d_state, d_inner; /* d_inner = heads · d_head */
     struct sl_matrix in, out;
-    const float *in_bias, *out_bias;         /* NULL: none */
-    struct sl_conv conv;                     /* over x, B, C */
-    const float *a_log, *dt_bias, *d, *norm; /* norm NULL: there is none */
+    const float *in_bias, *out_bias;        /* NULL: none */
+    struct sl_conv conv;                    /* over x, B, C */
+    const float *rate, *dt_bias, *d, *norm; /* rate: exp(A); norm NULL: there is none */
     bool d_per_channel, norm_first;
     float dt_lo, dt_hi, eps;
     size_t state; /* offset of [heads][d_state][d_head] in a slot */
@@ -190,6 +190,29 @@ static void load_sizes(struct sl_load *l, struct layer *m, const struct keys *k)
     m->eps = c->norm_eps;
 }
 
+static void map_exp(float *v, size_t n)
+{
+    sl_kernels_find(NULL)->vexp(v, v, n); /* the same bits by every table */
+}
+
+static void map_minus(float *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        v[i] = -v[i];
+}
+
+/* The logarithm of the rate, or, in GGUF files, the rate with a minus. */
+static void load_rate(struct sl_load *l, struct layer *m, size_t i)
+{
+    if (sl_load_has(l, "backbone.layers.%zu.mixer.A", i)) {
+        sl_load_vector(l, &m->rate, m->heads, "backbone.layers.%zu.mixer.A", i);
+        sl_load_map(l, map_minus);
+    } else {
+        sl_load_vector(l, &m->rate, m->heads, "backbone.layers.%zu.mixer.A_log", i);
+        sl_load_map(l, map_exp);
+    }
+}
+
 static void load(struct sl_load *l, size_t i, void *layer)
 {
     const struct keys *k = keys_of(l);
@@ -211,7 +234,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     (void)snprintf(state, sizeof state, "layers.%zu.mixer.conv", i);
     sl_conv_load(l, &m->conv, n_conv, sl_load_size(l, k->conv_kernel, 4, SL_TAPS_MAX),
                  sl_load_flag(l, k->use_conv_bias, true), name, state);
-    sl_load_vector(l, &m->a_log, m->heads, "backbone.layers.%zu.mixer.A_log", i);
+    load_rate(l, m, i);
     sl_load_vector(l, &m->dt_bias, m->heads, "backbone.layers.%zu.mixer.dt_bias", i);
     m->d_per_channel = sl_load_flag(l, k->d_has_hdim, false);
     sl_load_vector(l, &m->d, m->d_per_channel ? m->d_inner : m->heads,
@@ -278,8 +301,7 @@ static float step_size(const struct job *j, size_t head, float dt, float *ret_de
     k->vsoftplus(&delta, &delta, 1);
     delta = m->dt_lo > delta ? m->dt_lo : delta; /* NaN stays */
     delta = m->dt_hi < delta ? m->dt_hi : delta;
-    k->vexp(&rate, m->a_log + head, 1);
-    rate = -rate * delta;
+    rate = -m->rate[head] * delta;
     k->vexp(ret_decay, &rate, 1);
     return delta;
 }

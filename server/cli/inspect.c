@@ -26,10 +26,11 @@ enum {
 static const char usage[] =
     "Usage: slate inspect [--json] FILE|DIR\n"
     "\n"
-    "Prints what a .safetensors or .pth file holds: container, size, metadata, kind of model,\n"
-    "and its tensors with element type, shape and bytes. Of a directory also what its config.json\n"
-    "says; of a session's snapshot also the session, what is pending, an unfinished turn, and\n"
-    "whether it is whole.\n"
+    "Prints what a .safetensors, .pth or .gguf file holds: container, size, metadata, kind of\n"
+    "model, whether it would load, as what and into how much memory, or why not, and its tensors\n"
+    "with element type, shape and bytes. Of a directory also what its config.json says; of a\n"
+    "session's snapshot also the session, what is pending, an unfinished turn, and whether it is\n"
+    "whole.\n"
     "\n"
     "  --json   print one JSON object instead\n"
     "  --help   print this\n";
@@ -38,13 +39,25 @@ struct summary {
     const char *words, *arch;
     const struct sl_session_view *session; /* NULL: it is none, or one that cannot be read */
     uint64_t n_params, n_bytes;
-    size_t n[SL_DTYPE_COUNT]; /* tensors */
-    uint64_t bytes[SL_DTYPE_COUNT];
+    /* By element type, and by type of block from SL_DTYPE_COUNT on. */
+    size_t n[SL_DTYPE_COUNT + SL_BLOCK_COUNT]; /* tensors */
+    uint64_t bytes[SL_DTYPE_COUNT + SL_BLOCK_COUNT];
 };
+
+static size_t type_of(const struct sl_tensor *t)
+{
+    return t->block ? SL_DTYPE_COUNT + (size_t)t->block : (size_t)t->dtype;
+}
+
+static const char *type_name(size_t type)
+{
+    return type < SL_DTYPE_COUNT ? sl_dtype_name((enum sl_dtype)type)
+                                 : sl_block_name((enum sl_block_type)(type - SL_DTYPE_COUNT));
+}
 
 static uint64_t bytes_of(const struct sl_tensor *t)
 {
-    return (uint64_t)t->n_elements * sl_dtype_size(t->dtype);
+    return sl_tensor_bytes(t);
 }
 
 static void summarize(const struct sl_tensors *t, const struct sl_session_view *session,
@@ -59,8 +72,8 @@ static void summarize(const struct sl_tensors *t, const struct sl_session_view *
     for (size_t i = 0; i < t->n; i++) {
         s->n_params += t->v[i].n_elements;
         s->n_bytes += bytes_of(&t->v[i]);
-        s->n[t->v[i].dtype]++;
-        s->bytes[t->v[i].dtype] += bytes_of(&t->v[i]);
+        s->n[type_of(&t->v[i])]++;
+        s->bytes[type_of(&t->v[i])] += bytes_of(&t->v[i]);
     }
 }
 
@@ -110,9 +123,9 @@ static void print_summary(const char *path, const struct sl_tensors *t, const st
            grouped(t->file_bytes, n), s->words);
     printf("tensors     %s\n", grouped(t->n, n));
     printf("parameters  %s\n", grouped(s->n_params, n));
-    for (int d = SL_DTYPE_NONE + 1; d < SL_DTYPE_COUNT; d++)
+    for (size_t d = SL_DTYPE_NONE + 1; d < SL_DTYPE_COUNT + SL_BLOCK_COUNT; d++)
         if (s->n[d])
-            printf("type        %s: %s bytes in %zu tensor%s\n", sl_dtype_name((enum sl_dtype)d),
+            printf("type        %s: %s bytes in %zu tensor%s\n", type_name(d),
                    grouped(s->bytes[d], n), s->n[d], s->n[d] == 1 ? "" : "s");
     if (s->session)
         sl_session_view_print(s->session);
@@ -184,7 +197,7 @@ static void print_table(const struct sl_tensors *t)
         shape_text(x, shape);
         print_clean(x->name, len, len);
         printf("%*s  %-4s  %14s  %s%s\n", len < width ? (int)(width - len) : 0, "",
-               sl_dtype_name(x->dtype), grouped(bytes_of(x), n), shape,
+               sl_tensor_type(x), grouped(bytes_of(x), n), shape,
                x->contiguous ? "" : " (strided view)");
     }
 }
@@ -250,7 +263,9 @@ static void write_tensor(struct sl_json_out *w, const struct sl_tensor *x)
 {
     sl_out_open(w, '{');
     member_text(w, "name", x->name);
-    member_text(w, "dtype", sl_dtype_name(x->dtype));
+    if (x->origin)
+        member_text(w, "origin", x->origin);
+    member_text(w, "dtype", sl_tensor_type(x));
     sl_out_key(w, "shape");
     sl_out_open(w, '[');
     for (unsigned i = 0; i < x->rank; i++)

@@ -23,7 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static inline void check_tensor(const struct sl_tensor *x, const struct sl_tensor *previous)
 {
     size_t n = 1;
-    MUST(x->dtype > SL_DTYPE_NONE && x->dtype < SL_DTYPE_COUNT);
+    MUST((x->dtype > SL_DTYPE_NONE && x->dtype < SL_DTYPE_COUNT) != (x->block != SL_BLOCK_NONE));
+    MUST(sl_tensor_type(x)[0] && (!x->origin || sl_utf8_valid(x->origin, strlen(x->origin))));
     MUST(x->rank <= SL_TENSOR_RANK_MAX);
     for (unsigned i = 0; i < x->rank; i++)
         MUST(!__builtin_mul_overflow(n, x->shape[i], &n));
@@ -50,7 +51,7 @@ static inline void touch_file(const uint8_t *data, size_t size)
         const struct sl_tensor *x = &t->v[i];
         check_tensor(x, i ? x - 1 : NULL);
         MUST(sl_tensors_find(t, x->name) == x);
-        if (x->n_elements <= TOUCH_BYTES_MAX / sl_dtype_size(x->dtype))
+        if (sl_tensor_bytes(x) <= TOUCH_BYTES_MAX && (x->contiguous || !x->block))
             sl_tensor_copy(x, copy);
         sl_tensor_forget(t, x);
     }

@@ -440,7 +440,7 @@ static const struct {
     enum sl_code code;
     const char *part;
 } others[] = {
-    {B("GGUF\3\0\0\0\0\0\0\0"), SL_E_FILE_UNSUPPORTED, "is a GGUF file"},
+    {B("lmgg\0\0\0\0"), SL_E_FILE_UNSUPPORTED, "is an old GGML file"},
     {B("fmgg\x65\0\0\0"), SL_E_FILE_UNSUPPORTED, "an old GGML file"},
     {B("version https://git-lfs.github.com/spec/v1\noid sha256:00\n"), SL_E_FILE_UNSUPPORTED,
      "a Git LFS pointer"},
@@ -458,8 +458,9 @@ static const struct {
     {B("PK\5\6\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), SL_E_FILE_UNSUPPORTED, "an empty zip"},
     {B("\x80\4\x95\0\0\0\0\0\0\0\0}."), SL_E_FILE_UNSUPPORTED, "pickle that torch.save did not"},
     {B("1 'a' 1\n2 'b' 1\n3 'c' 1\n"), SL_E_FILE_UNSUPPORTED,
-     "neither a .safetensors nor a .pth file (it begins with the bytes 31 20 27 61 27 20 31 0a)"},
-    {B("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), SL_E_FILE_UNSUPPORTED, "neither"},
+     "no .safetensors, .pth or .gguf file (it begins with the bytes 31 20 27 61 27 20 31 0a)"},
+    {B("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"), SL_E_FILE_UNSUPPORTED,
+     "is no .safetensors, .pth or .gguf file"},
     {B("hello"), SL_E_FILE_TRUNCATED, "has only 5 bytes"},
     {B("\n"), SL_E_FILE_TRUNCATED, "has only 1 bytes"},
 };
@@ -491,8 +492,8 @@ static void test_long_paths_in_messages(void **state)
     memset(name, 'd', sizeof name - 1);
     name[sizeof name - 1] = '\0';
     memcpy(name + sizeof name - 9, "/ab.pth\n", 9);
-    assert_int_equal(sl_tensors_open_memory(&t, "GGUF", 4, name, &err), SL_E_FILE_UNSUPPORTED);
-    assert_non_null(strstr(err.message, "ddd/ab.pth?: is a GGUF file"));
+    assert_int_equal(sl_tensors_open_memory(&t, "lmgg", 4, name, &err), SL_E_FILE_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "ddd/ab.pth?: is an old GGML file"));
     assert_true(strlen(err.message) < 300);
 }
 

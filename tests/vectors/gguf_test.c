@@ -1,0 +1,215 @@
+/* gguf_test.c: GGUF files written by llama.cpp's converter and llama-quantize from seeded models,
+ * and what llama.cpp computes from them; see tests/vectors/gguf/README.md.
+ *
+ * `build/release/tests/vectors/gguf_test --write FOLDER` writes the models as they were before, as
+ * NAME.safetensors, and the prompt. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tests/support/floats.h"
+#include "tests/support/gguf_models.h"
+#include "tests/support/runner.h"
+
+#define FOLDER "tests/vectors/gguf/"
+enum { N_PROMPT = 24, VOCAB = 272 };
+
+static void make_prompt(uint32_t *tokens)
+{
+    uint64_t seed = 5;
+    for (size_t i = 0; i < N_PROMPT; i++)
+        tokens[i] = (uint32_t)(next_random(&seed) % 257);
+}
+
+/* --- writing ------------------------------------------------------------------------------------
+ */
+
+static int write_models(const char *folder)
+{
+    char path[256];
+    uint32_t tokens[N_PROMPT];
+    for (const struct gguf_model *m = gguf_models; m->name; m++) {
+        struct seeded s;
+        m->list(&s, m->dtype);
+        (void)snprintf(path, sizeof path, "%s/%s.safetensors", folder, m->name);
+        seeded_write(&s, path);
+        seeded_done(&s);
+    }
+    make_prompt(tokens);
+    (void)snprintf(path, sizeof path, "%s/prompt.u32", folder);
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(tokens, sizeof *tokens, N_PROMPT, f) != N_PROMPT || fclose(f) != 0)
+        abort();
+    return 0;
+}
+
+/* --- comparing ----------------------------------------------------------------------------------
+ */
+
+static struct sl_model *open_file(const char *name, const struct sl_model_options *options)
+{
+    char path[128];
+    struct sl_error err;
+    struct sl_model *m = NULL;
+    struct sl_model_options opt = options ? *options : (struct sl_model_options){0};
+    (void)snprintf(path, sizeof path, FOLDER "%s.gguf", name);
+    opt.path = path;
+    if (sl_model_open(&m, &opt, &err) != SL_OK)
+        fail_msg("%s", err.message);
+    return m;
+}
+
+/* A row of logits for each token of the prompt; sl_free(). */
+static float *logits_of(const struct sl_model *m)
+{
+    uint32_t tokens[N_PROMPT];
+    struct runner r;
+    make_prompt(tokens);
+    runner_open(&r, m, 2, N_PROMPT, 1);
+    void *state = runner_state(m);
+    float *logits = runner_logits(m, N_PROMPT);
+    runner_feed(&r, state, tokens, N_PROMPT, 7, logits);
+    sl_free(state);
+    runner_close(&r);
+    return logits;
+}
+
+/* The largest difference. */
+static double compare(const struct sl_model *m, const float *got, const float *want, size_t stride)
+{
+    double worst = 0;
+    for (size_t t = 0; t < N_PROMPT; t++)
+        for (size_t i = 0; i < VOCAB; i++) {
+            double d =
+                fabs((double)got[t * sl_model_logits_stride(m) + i] - (double)want[t * stride + i]);
+            worst = d > worst || isnan(d) ? d : worst;
+        }
+    return worst;
+}
+
+/* What llama.cpp computes in F32 from the same values. */
+static void test_as_llama_cpp(void **state)
+{
+    (void)state;
+    static float want[N_PROMPT * VOCAB];
+    for (const struct gguf_model *g = gguf_models; g->name; g++) {
+        char path[128];
+        struct sl_model *m = open_file(g->name, NULL);
+        assert_int_equal(sl_model_info(m)->vocab_size, VOCAB);
+        assert_int_equal(sl_model_info(m)->n_unused, 0);
+        (void)snprintf(path, sizeof path, FOLDER "%s.logits.f32", g->name);
+        FILE *f = fopen(path, "rb");
+        assert_non_null(f);
+        assert_int_equal(fread(want, sizeof *want, N_PROMPT * VOCAB, f), N_PROMPT * VOCAB);
+        assert_int_equal(fgetc(f), EOF);
+        fclose(f);
+        float *got = logits_of(m);
+        double worst = compare(m, got, want, VOCAB);
+        print_message("%-14s worst %.2g of 2e-5 allowed\n", g->name, worst);
+        assert_true(worst <= 2e-5);
+        sl_free(got);
+        sl_model_close(m);
+    }
+}
+
+/* Of every model whose file has its values, or those to within what is said. */
+static const struct {
+    const char *name;
+    double tolerance;
+} kept[] = {
+    {"rwkv6-f16", 1e-6},   /* the converter halved, and the smallest halves lost their last bit */
+    {"mamba2-bf16", 1e-5}, /* the converter rounded -exp(A_log) */
+};
+
+static void test_as_before_the_conversion(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        unsigned char *bytes;
+        struct sl_model *m = open_file(kept[i].name, NULL);
+        struct sl_model *before =
+            gguf_model_open(gguf_model_find(kept[i].name), SL_DTYPE_NONE, &bytes);
+        float *got = logits_of(m), *want = logits_of(before);
+        double worst = compare(m, got, want, sl_model_logits_stride(before));
+        print_message("%-14s worst %.2g of %g allowed\n", kept[i].name, worst, kept[i].tolerance);
+        assert_true(worst <= kept[i].tolerance);
+        assert_int_equal(sl_model_info(m)->state_bytes, sl_model_info(before)->state_bytes);
+        sl_free(got);
+        sl_free(want);
+        sl_model_close(m);
+        sl_model_close(before);
+        free(bytes);
+    }
+}
+
+/* Quantised weights lose what they must and no more: the distance to the model before. */
+static void test_what_quantising_costs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double least, most;
+    } rows[] = {{"rwkv7-q4_q8", 0.05, 3}, {"mamba2-q4_k_m", 0.05, 3}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        unsigned char *bytes;
+        struct sl_model *m = open_file(rows[i].name, NULL);
+        struct sl_model *before =
+            gguf_model_open(gguf_model_find(rows[i].name), SL_DTYPE_NONE, &bytes);
+        float *got = logits_of(m), *want = logits_of(before);
+        double worst = compare(m, got, want, sl_model_logits_stride(before));
+        print_message("%-14s %.3g from the model before\n", rows[i].name, worst);
+        assert_true(worst > rows[i].least && worst < rows[i].most);
+        sl_free(got);
+        sl_free(want);
+        sl_model_close(m);
+        sl_model_close(before);
+        free(bytes);
+    }
+}
+
+/* Blocks widened to a type that is asked for: the same as the F32 values rounded to it, which for
+ * Q8_0 and F16 is close and not equal. */
+static void test_types_that_are_asked_for(void **state)
+{
+    (void)state;
+    static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
+    static const double most[] = {0, 0.02, 0.2};
+    struct sl_model *plain = open_file("rwkv7-q4_q8", NULL);
+    assert_int_equal(sl_model_info(plain)->weights, SL_DTYPE_F32);
+    float *want = logits_of(plain);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct sl_model *m =
+            open_file("rwkv7-q4_q8", &(struct sl_model_options){.weights = types[i]});
+        assert_int_equal(sl_model_info(m)->weights, types[i]);
+        float *got = logits_of(m);
+        double worst = compare(m, got, want, sl_model_logits_stride(plain));
+        print_message("%-4s %.2g\n", sl_dtype_name(types[i]), worst);
+        assert_true(worst <= most[i] && (worst > 0 || most[i] == 0));
+        sl_free(got);
+        sl_model_close(m);
+    }
+    sl_free(want);
+    sl_model_close(plain);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "--write") == 0)
+        return write_models(argv[2]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_as_llama_cpp),
+        cmocka_unit_test(test_as_before_the_conversion),
+        cmocka_unit_test(test_what_quantising_costs),
+        cmocka_unit_test(test_types_that_are_asked_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
