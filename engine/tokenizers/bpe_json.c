@@ -101,7 +101,6 @@ static enum sl_code read_vocab(const struct json_reader *r, const struct place *
 struct half {
     const char *s;
     size_t n;
-    uint32_t id;
 };
 
 /* "a b" or ["a", "b"] */
@@ -125,27 +124,11 @@ static bool halve(const json_t *v, struct half ret[2])
 static enum sl_code read_merge(const struct json_reader *r, const struct place *at, const json_t *v,
                                struct sl_bpe_vocab *vocab, uint32_t rank)
 {
-    char both[SL_BPE_MERGE_TEXT_MAX];
     struct half h[2];
     if (!halve(v, h))
         return sl_bpe_json_bad(r, at, "must be two tokens, \"a b\" or [\"a\", \"b\"]");
-    for (size_t i = 0; i < 2; i++) {
-        h[i].id = sl_bpe_vocab_find(vocab, h[i].s, h[i].n);
-        if (h[i].id == SL_BPE_NONE)
-            return sl_bpe_json_bad(r, at, "the vocabulary does not have \"%.60s\"", h[i].s);
-    }
-    size_t cut = vocab->n_prefix;
-    if (h[1].n < cut || h[0].n + h[1].n - cut > sizeof both)
-        return sl_bpe_json_bad(r, at, "\"%.60s\" and \"%.60s\" cannot be joined", h[0].s, h[1].s);
-    memcpy(both, h[0].s, h[0].n);
-    memcpy(both + h[0].n, h[1].s + cut, h[1].n - cut);
-    size_t n = h[0].n + h[1].n - cut;
-    uint32_t id = sl_bpe_vocab_find(vocab, both, n);
-    if (id == SL_BPE_NONE)
-        return sl_bpe_json_bad(r, at, "the vocabulary does not have \"%.*s\"", n < 60 ? (int)n : 60,
-                               both);
-    sl_bpe_merges_add(vocab, h[0].id, h[1].id, rank, id);
-    return SL_OK;
+    return sl_bpe_json_placed(
+        r, at, sl_bpe_merges_join(vocab, h[0].s, h[0].n, h[1].s, h[1].n, rank, r->err));
 }
 
 static enum sl_code read_merges(const struct json_reader *r, const struct place *at,

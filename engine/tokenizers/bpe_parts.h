@@ -225,6 +225,12 @@ SL_NODISCARD enum sl_code sl_bpe_merges_init(struct sl_bpe_vocab *v, size_t n,
 /* A pair that is there already gets the new rank. */
 void sl_bpe_merges_add(struct sl_bpe_vocab *v, uint32_t left, uint32_t right, uint32_t rank,
                        uint32_t id);
+/* The same by the tokens' texts. Errors: FILE_CORRUPT (one of them, or the two joined, is no
+ * token).
+ */
+SL_NODISCARD enum sl_code sl_bpe_merges_join(struct sl_bpe_vocab *v, const char *left,
+                                             size_t n_left, const char *right, size_t n_right,
+                                             uint32_t rank, struct sl_error *err);
 const struct sl_bpe_merge *sl_bpe_merges_find(const struct sl_bpe_vocab *v, uint32_t left,
                                               uint32_t right); /* NULL: there is none */
 /* After the merges: where words can be cut without changing what they become. */

@@ -117,6 +117,36 @@ void sl_bpe_merges_add(struct sl_bpe_vocab *v, uint32_t left, uint32_t right, ui
     v->merges[i] = (struct sl_bpe_merge){.pair = pair, .rank = rank, .id = id};
 }
 
+static size_t first_100(size_t n)
+{
+    return n < 100 ? n : 100;
+}
+
+enum sl_code sl_bpe_merges_join(struct sl_bpe_vocab *v, const char *left, size_t n_left,
+                                const char *right, size_t n_right, uint32_t rank,
+                                struct sl_error *err)
+{
+    char both[SL_BPE_MERGE_TEXT_MAX];
+    size_t cut = v->n_prefix;
+    uint32_t a = sl_bpe_vocab_find(v, left, n_left), b = sl_bpe_vocab_find(v, right, n_right);
+    if (a == SL_BPE_NONE || b == SL_BPE_NONE)
+        return sl_fail(err, SL_E_FILE_CORRUPT, "the vocabulary does not have \"%.*s\"",
+                       (int)first_100(a == SL_BPE_NONE ? n_left : n_right),
+                       a == SL_BPE_NONE ? left : right);
+    if (n_right < cut || n_left + n_right - cut > sizeof both)
+        return sl_fail(err, SL_E_FILE_CORRUPT, "\"%.*s\" and \"%.*s\" cannot be joined",
+                       (int)first_100(n_left), left, (int)first_100(n_right), right);
+    memcpy(both, left, n_left);
+    memcpy(both + n_left, right + cut, n_right - cut);
+    size_t n = n_left + n_right - cut;
+    uint32_t id = sl_bpe_vocab_find(v, both, n);
+    if (id == SL_BPE_NONE)
+        return sl_fail(err, SL_E_FILE_CORRUPT, "the vocabulary does not have \"%.*s\"",
+                       (int)first_100(n), both);
+    sl_bpe_merges_add(v, a, b, rank, id);
+    return SL_OK;
+}
+
 const struct sl_bpe_merge *sl_bpe_merges_find(const struct sl_bpe_vocab *v, uint32_t left,
                                               uint32_t right)
 {
