@@ -133,6 +133,45 @@ static enum sl_code read_settings(struct sl_settings **ret, const char *folder,
     return c;
 }
 
+static bool is_there(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+enum sl_code sl_hf_dir_text(char **ret, size_t *ret_n, const char *folder, const char *file,
+                            size_t max, struct sl_error *err)
+{
+    char path[PATH_BYTES];
+    *ret = NULL;
+    enum sl_code c = join(path, folder, file, err);
+    if (c || !is_there(path))
+        return c;
+    c = read_text(path, max, ret, ret_n, err);
+    if (!c && *ret_n > max) {
+        sl_free(*ret);
+        *ret = NULL;
+        c = sl_fail(err, SL_E_TOO_LARGE, "%.300s: has more than %zu bytes", path, max);
+    }
+    return c;
+}
+
+enum sl_code sl_hf_dir_settings(struct sl_settings **ret, const char *folder, const char *file,
+                                struct sl_error *err)
+{
+    char name[SL_HF_NAME_BYTES];
+    char *text = NULL;
+    size_t n = 0;
+    *ret = NULL;
+    enum sl_code c = sl_hf_dir_text(&text, &n, folder, file, SL_SETTINGS_BYTES_MAX, err);
+    if (c || !text)
+        return c;
+    short_path(name, folder, file);
+    c = sl_settings_read(ret, text, n, name, err);
+    sl_free(text);
+    return c;
+}
+
 static enum sl_code open_index(struct sl_tensors **ret, const char *folder, const char *path,
                                const char *name, struct sl_error *err)
 {

@@ -15,4 +15,12 @@ SL_NODISCARD enum sl_code sl_hf_dir_open(struct sl_tensors **ret, struct sl_sett
                                          char ret_name[SL_HF_NAME_BYTES], const char *path,
                                          struct sl_error *err);
 
+/* A JSON file of the folder that may be absent: then *ret is NULL. The caller closes. */
+SL_NODISCARD enum sl_code sl_hf_dir_settings(struct sl_settings **ret, const char *folder,
+                                             const char *file, struct sl_error *err);
+
+/* The same of any text, of at most `max` bytes (else TOO_LARGE); the caller frees. */
+SL_NODISCARD enum sl_code sl_hf_dir_text(char **ret, size_t *ret_n, const char *folder,
+                                         const char *file, size_t max, struct sl_error *err);
+
 #endif

@@ -3,7 +3,8 @@
  * Python writes numbers that JSON has no word for as bare words. Before the JSON reader sees the
  * text, each such word outside a string becomes a string that begins with the character U+0001,
  * which is how it is known again afterwards. (A file can spell the same string; it then means the
- * same number.) */
+ * same number.) It also writes whole numbers of any length (a tokenizer's model_max_length is
+ * 10^30); those too long for the JSON reader's integers become the same number with a point. */
 #include "engine/formats/settings.h"
 
 #include <math.h>
@@ -45,6 +46,18 @@ static size_t word_at(const char *s, size_t n)
     return i;
 }
 
+/* Is s[i] the first digit of a whole number that has more of them than an integer? */
+static bool is_long_number(const char *s, size_t i, size_t n)
+{
+    enum { INTEGER_DIGITS = 18 };
+    size_t end = i;
+    if (i > 0 && strchr("0123456789.eE+", s[i - 1]))
+        return false;
+    while (end < n && s[end] >= '0' && s[end] <= '9')
+        end++;
+    return end - i > INTEGER_DIGITS && (end == n || !strchr(".eE", s[end]));
+}
+
 /* Copies the text with its bare words quoted; dst has room for GROWTH · n bytes. */
 static size_t quote_words(char *dst, const char *s, size_t n)
 {
@@ -57,6 +70,13 @@ static size_t quote_words(char *dst, const char *s, size_t n)
             memcpy(dst + len, words[w].string, k);
             len += k;
             i += strlen(words[w].word);
+            continue;
+        }
+        if (!in_string && is_long_number(s, i, n)) {
+            while (i < n && s[i] >= '0' && s[i] <= '9')
+                dst[len++] = s[i++];
+            dst[len++] = '.';
+            dst[len++] = '0';
             continue;
         }
         if (in_string && s[i] == '\\' && i + 1 < n)

@@ -2,8 +2,11 @@
 #include "server/cli/load.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
+#include "engine/base/mem.h"
 #include "engine/models/embedded.h"
+#include "engine/tokenizers/beside.h"
 
 static enum sl_code find_weights(const char *name, enum sl_dtype *ret, struct sl_error *err)
 {
@@ -23,11 +26,52 @@ static enum sl_code find_weights(const char *name, enum sl_dtype *ret, struct sl
     return sl_fail(err, SL_E_USAGE, "--weights %s: allowed are f32, bf16 and f16", name);
 }
 
-/* A tokenizer that was named, before the model: what is wrong is told at once. */
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* What lies beside the tokenizer's file, where that is a tokenizer.json or in a directory. */
+static enum sl_code read_beside(struct sl_loaded *l, const char *path, struct sl_error *err)
+{
+    char folder[4096] = ".";
+    const char *slash = strrchr(path, '/');
+    size_t n = is_directory(path) ? strlen(path) : slash ? (size_t)(slash - path) : 0;
+    if (n >= sizeof folder)
+        return sl_fail(err, SL_E_TOO_LARGE, "%.160s…: the path is too long", path);
+    if (n)
+        memcpy(folder, path, n);
+    else if (slash)
+        folder[n++] = '/';
+    if (n)
+        folder[n] = '\0';
+    return sl_tokenizer_read_beside(l->tokenizer, folder, &l->chat_template, &l->n_chat_template,
+                                    err);
+}
+
+/* A tokenizer that was named, or lies in the model's directory: before the model, so that what is
+ * wrong is told at once. */
 static enum sl_code open_named(struct sl_loaded *l, const struct sl_config *config,
                                struct sl_error *err)
 {
-    return config->tokenizer ? sl_tokenizer_open(&l->tokenizer, config->tokenizer, err) : SL_OK;
+    const char *spec = config->tokenizer;
+    bool in_model = config->model && is_directory(config->model);
+    if (!spec && in_model && sl_tokenizer_is_in(config->model))
+        spec = config->model;
+    if (!spec)
+        return SL_OK;
+    enum sl_code c = sl_tokenizer_open(&l->tokenizer, spec, err);
+    if (c)
+        return c;
+    bool is_bpe = strcmp(sl_tokenizer_kind(l->tokenizer), "bpe") == 0;
+    if (is_bpe || is_directory(spec))
+        c = read_beside(l, spec, err);
+    /* The tokenizer may lie elsewhere: then what the model's directory says of ends holds. */
+    if (!c && is_bpe && in_model && strcmp(spec, config->model) != 0 && !l->chat_template &&
+        sl_tokenizer_eos(l->tokenizer) < 0)
+        c = read_beside(l, config->model, err);
+    return c;
 }
 
 static enum sl_code open_default(struct sl_loaded *l, struct sl_error *err)
@@ -42,8 +86,9 @@ static enum sl_code open_default(struct sl_loaded *l, struct sl_error *err)
     if (vocab <= 256)
         return sl_tokenizer_open(&l->tokenizer, "bytes", err);
     return sl_fail(err, SL_E_USAGE,
-                   "the model has %zu tokens and its file does not say which: give --tokenizer "
-                   "FILE (for RWKV World models rwkv_vocab_v20230424.txt), or --tokenizer bytes",
+                   "the model has %zu tokens and nothing says which: give --tokenizer FILE (a "
+                   "tokenizer.json, or for RWKV World models rwkv_vocab_v20230424.txt), or "
+                   "--tokenizer bytes",
                    vocab);
 }
 
@@ -81,8 +126,13 @@ static enum sl_code find_begin(struct sl_loaded *l, const struct sl_config *conf
 {
     if (config->begin_token)
         return parse_begin(config->begin_token, l, &l->begin_token, err);
-    /* The embedded model's documents begin with token 0; of others nothing is known. */
-    l->begin_token = l->embedded ? 0 : -1;
+    /* The embedded model's documents begin with token 0; of others the tokenizer's file knows. */
+    l->begin_token = l->embedded ? 0 : sl_tokenizer_begin(l->tokenizer);
+    if (l->begin_token >= (int64_t)sl_model_info(l->model)->vocab_size)
+        return sl_fail(err, SL_E_USAGE,
+                       "the tokenizer puts token %d before a text, and the model has %zu: it is "
+                       "another model's tokenizer (or give --begin-token)",
+                       (int)l->begin_token, sl_model_info(l->model)->vocab_size);
     return SL_OK;
 }
 
@@ -115,5 +165,6 @@ void sl_cli_load_done(struct sl_loaded *l)
 {
     sl_model_close(l->model);
     sl_tokenizer_close(l->tokenizer);
+    sl_free(l->chat_template);
     *l = (struct sl_loaded){0};
 }
