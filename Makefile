@@ -11,9 +11,11 @@ CC_debug := gcc
 CC_asan := gcc
 CC_tsan := gcc
 CC_fuzz := clang
+CC_arm64 := aarch64-linux-gnu-gcc
 CC := $(CC_$(FLAVOR))
 
 FLAGS_release := -O2 -g
+FLAGS_arm64 := -O2 -g
 FLAGS_debug := -O0 -g
 FLAGS_asan := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 FLAGS_tsan := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
@@ -26,6 +28,9 @@ FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-r
 DEPS := gcc make pkg-config libc6-dev libuv1-dev libhiredis-dev node-llhttp libjansson-dev libxxhash-dev libonig-dev libutf8proc-dev libopenblas-dev liblapacke-dev
 DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx python3-numpy redis-server
 DEPS_TIDY := clang-tidy clang-format
+# For the arm64 flavour on x86-64, which is run under qemu; its libraries: tests/arm64/sysroot.sh.
+DEPS_ARM64 := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+DEPS_SYSROOT := $(filter lib%-dev,$(filter-out libc6-dev,$(DEPS)) $(DEPS_TEST))
 DEPS_FUZZ := clang libclang-rt-14-dev
 DEPS_MODEL := python3-torch python3-numpy libopenblas0-pthread
 
@@ -41,15 +46,34 @@ WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-protot
 CPPFLAGS := -D_GNU_SOURCE -I. -Iinclude -I$(LLHTTP_INC) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 CFLAGS := -std=c11 $(WARN) $(FLAGS_$(FLAVOR)) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
 LDFLAGS := $(filter -fsanitize%,$(FLAGS_$(FLAVOR))) -pthread
-LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo -luv -ljansson -lxxhash -lonig -lutf8proc -lopenblas -llapacke -lhiredis) -lm
+PKGS_LIBS := -luv -ljansson -lxxhash -lonig -lutf8proc -lopenblas -llapacke -lhiredis
+LDLIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null || echo $(PKGS_LIBS)) -lm
 
 ARCH := $(shell uname -m)
+ifeq ($(ARCH),x86_64)
+DEPS_TEST += $(DEPS_ARM64)
+endif
+
+# Headers of the cross-compiler's C library come first, those that it has not from the sysroot.
+ifeq ($(FLAVOR),arm64)
+ARCH := aarch64
+SYSROOT := build/arm64-sysroot
+ARM64 := aarch64-linux-gnu
+CPPFLAGS := -D_GNU_SOURCE -I. -Iinclude -I$(LLHTTP_INC) \
+            -idirafter $(SYSROOT)/usr/include -idirafter $(SYSROOT)/usr/include/$(ARM64)
+LDFLAGS += -L$(SYSROOT)/usr/lib/$(ARM64) \
+           -Wl,-rpath-link,$(SYSROOT)/usr/lib/$(ARM64):$(SYSROOT)/lib/$(ARM64)
+LDLIBS := $(PKGS_LIBS) -lm
+endif
 
 # --- sources -------------------------------------------------------------------------------------
 
 ENGINE_SRC := $(wildcard engine/*.c engine/*/*.c)
 ifneq ($(ARCH),x86_64)
 ENGINE_SRC := $(filter-out engine/kernels/avx%.c,$(ENGINE_SRC))
+endif
+ifneq ($(ARCH),aarch64)
+ENGINE_SRC := $(filter-out engine/kernels/neon%.c,$(ENGINE_SRC))
 endif
 PROTO_SRC := $(wildcard proto/*.c)
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
@@ -72,6 +96,7 @@ API_TESTS := $(call tests_in,api)
 FAULT_TESTS := $(call tests_in,fault)
 CLUSTER_TESTS := $(call tests_in,cluster)
 TESTS := $(UNIT_TESTS) $(VECTOR_TESTS) $(FAULT_TESTS) $(API_TESTS) $(CLUSTER_TESTS)
+BITS := $(B)/tests/arm64/bits
 BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/*_bench.c))
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/*_fuzz.c))
 REPLAYS := $(patsubst %.c,$(B)/%_replay,$(wildcard tests/fuzz/*_fuzz.c))
@@ -81,8 +106,8 @@ JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # --- targets -------------------------------------------------------------------------------------
 
-.PHONY: help all run test check soak bench asan tsan fuzz tidy format install deps deps-test \
-        deps-model model whiteboard clean
+.PHONY: help all run test check soak bench asan tsan arm64 sysroot fuzz tidy format install deps \
+        deps-test deps-model model whiteboard clean
 .DEFAULT_GOAL := all
 
 all: $(B)/slate ## build the program: build/slate
@@ -98,7 +123,7 @@ run: deps ## install what is missing, build, serve the embedded model on 127.0.0
 test: deps deps-test ## install what is missing, build and run every test (some minutes)
 	@$(MAKE) --no-print-directory $(JOBS) check
 
-check: all $(TESTS) $(REPLAYS)
+check: all $(TESTS) $(REPLAYS) $(BITS)
 	@SLATE_BUILD=$(B) tests/run.sh $(TESTS)
 
 bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits measured in the same run
@@ -115,6 +140,13 @@ asan: deps deps-test ## every test under the address and undefined-behaviour san
 tsan: deps deps-test ## every test under the thread sanitizer
 	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=tsan check
 
+arm64: deps deps-test ## every unit test, cross-built for arm64, under qemu
+	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=release all $(BITS)
+	@tests/arm64/suite.sh all
+
+sysroot:
+	@tests/arm64/sysroot.sh $(SYSROOT) $(DEPS_SYSROOT)
+
 FUZZ_SECONDS ?= 60
 fuzz: ## run every fuzzer for FUZZ_SECONDS (60) each; needs clang
 	@tests/deps.sh $(DEPS) $(DEPS_FUZZ)
@@ -129,8 +161,9 @@ tidy: ## clang-tidy, the layer check, the style check
 	@tests/deps.sh $(DEPS) $(DEPS_TEST) $(DEPS_TIDY)
 	@tests/layers.sh
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
-	@git ls-files '*.c' | grep -v '^tests/' | \
+	@git ls-files '*.c' | grep -v '^tests/' | grep -v '^engine/kernels/neon' | \
 	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx512f -mfma -mf16c || exit 255' tidy
+	@clang-tidy --quiet engine/kernels/neon*.c -- -I. -Iinclude -std=c11 --target=aarch64-linux-gnu -idirafter /usr/aarch64-linux-gnu/include
 
 format: ## lay out every C file as .clang-format says
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
@@ -191,6 +224,9 @@ $(B)/engine/kernels/avx512_matmul.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS :=
 endif
 $(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
+# Scheduling before registers are given out takes more than there are: sums went through memory.
+$(B)/engine/kernels/neon.o $(B)/engine/kernels/neon_matmul.o: CFLAGS += -O3 \
+  $(if $(filter fuzz,$(FLAVOR)),,-fno-schedule-insns)
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
 $(B)/engine/kernels/pack.o $(B)/engine/load_job.o $(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3
 ifeq ($(ARCH),x86_64)
@@ -219,6 +255,9 @@ $(B)/libsupport.a: $(SUPPORT_OBJ)
 
 $(B)/tests/bench/%_bench: $(B)/tests/bench/%_bench.o $(B)/libsupport.a $(LIBREST) $(LIBSLATE)
 	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcurl -lcmocka
+
+$(B)/tests/arm64/bits: $(B)/tests/arm64/bits.o $(B)/libsupport.a $(LIBREST) $(LIBSLATE)
+	$(call quiet,CC)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 # The seeded models need nothing else of the tests' support than each other.
 SEEDED_OBJ := $(call obj,tests/support/seeded.c $(wildcard tests/support/rules*.c))

@@ -26,7 +26,8 @@ static const struct sl_option options[] = {
     {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16",
      "How matrices are kept in memory. Without it as the file has them.", ALL},
     {"kernels", SL_OPTION_STRING, AT(kernels), NULL, 0, 0, NULL, "NAME",
-     "Which arithmetic kernels run: ref, avx2. Without it the fastest that this machine can run. "
+     "Which arithmetic kernels run: ref, avx2, avx512, neon. Without it the fastest that this "
+     "machine can run. "
      "All give the same bits.",
      ALL},
     {"rule", SL_OPTION_STRING, AT(rule), NULL, 0, 0, NULL, "NAME=VALUE,...",

@@ -3,7 +3,6 @@
  * The tables are ordered, best first, and each needs what the ones after it need and more, so what
  * can run here is the end of the list from some place on. The processor is asked on every call:
  * calls are rare (a model is opened), and nothing has to be kept or locked. */
-#include <assert.h>
 #include <string.h>
 
 #include "engine/kernels/tables.h"
@@ -26,33 +25,39 @@ static bool has_avx512(void)
 }
 #endif
 
-static bool always(void)
+#ifdef __aarch64__
+#include <sys/auxv.h>
+
+static bool has_neon(void)
+{
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0;
+}
+#endif
+
+static bool has_ref(void)
 {
     return true;
 }
 
+/* X(table): those of this architecture, best first. */
+#if defined(__x86_64__)
+#define TABLES(X) X(avx512) X(avx2) X(ref)
+#elif defined(__aarch64__)
+#define TABLES(X) X(neon) X(ref)
+#else
+#define TABLES(X) X(ref)
+#endif
+
+#define ROW(name) {&sl_kernels_##name, has_##name},
 static const struct {
     const struct sl_kernels *table;
     bool (*runs_here)(void);
-} tables[] = {
-#ifdef __x86_64__
-    {&sl_kernels_avx512, has_avx512},
-    {&sl_kernels_avx2, has_avx2},
-#endif
-    {&sl_kernels_ref, always},
-};
+} tables[] = {TABLES(ROW)};
 
-static const char *const names[] = {
-#ifdef __x86_64__
-    "avx512",
-    "avx2",
-#endif
-    "ref",
-    NULL,
-};
+#define NAME(name) #name,
+static const char *const names[] = {TABLES(NAME) NULL};
 
 enum { N_TABLES = sizeof tables / sizeof tables[0] };
-static_assert(sizeof names / sizeof names[0] == N_TABLES + 1, "a name for every table");
 
 static size_t best(void)
 {

@@ -9,5 +9,10 @@ extern const struct sl_kernels sl_kernels_ref;
 extern const struct sl_kernels sl_kernels_avx2;
 extern const struct sl_kernels sl_kernels_avx512;
 #endif
+#ifdef __aarch64__
+extern const struct sl_kernels sl_kernels_neon;
+#endif
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 
 #endif

@@ -31,8 +31,6 @@
 
 #include "engine/kernels/poly.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
 static_assert(SL_PANEL % LANES == 0, "lanes of a sum are whole registers");
 
 /* --- functions --- */
@@ -433,6 +431,8 @@ static ALWAYS_INLINE void step_block(const int width, const size_t lanes, const 
     load_block(val, width, t->val + v, lanes);
     if (adds)
         load_block(a, width, t->a + v, lanes);
+    else
+        zero_block(a, width);
     for (size_t k = 0; k < n_k; k++, s += n_v) {
 #pragma GCC unroll 16
         for (int j = 0; j < width; j++) {

@@ -14,7 +14,7 @@ struct sl_model_options {
                               model.safetensors, its index, or pytorch_model.bin; NULL: the embedded
                               default model */
     enum sl_dtype weights; /* F32, BF16 or F16: how matrices are kept; NONE: as the file has them */
-    const char *kernels;   /* "ref", "avx2", …; NULL: the best this machine can run */
+    const char *kernels;   /* "ref", "avx2", "neon", …; NULL: the best this machine can run */
     bool fast;             /* prompts may be read in another form of the rule's recurrence than
                               token by token: equal within rounding only, no longer in bits */
     const char *prefill_mode; /* "recurrent"; with fast also "chunkwise", "parallel"; NULL:

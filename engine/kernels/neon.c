@@ -1,0 +1,93 @@
+/* neon.c: kernels.h for arm64: what vector_of.h needs to be told. The products are in
+ * neon_matmul.c. Every arm64 processor that Linux runs on has these instructions; it is asked all
+ * the same (dispatch.c). */
+#include "engine/kernels/neon.h"
+
+typedef float32x4_t vec;
+typedef int32_t ints __attribute__((vector_size(sizeof(vec))));
+typedef uint32_t uints __attribute__((vector_size(sizeof(vec))));
+
+enum { LANES = 4, WIDE = 8 };
+
+static inline vec v_all(float x)
+{
+    return vdupq_n_f32(x);
+}
+
+static inline vec v_load(const float *p)
+{
+    return vld1q_f32(p);
+}
+
+static inline void v_store(float *p, vec v)
+{
+    vst1q_f32(p, v);
+}
+
+static inline vec v_load_first(const float *p, size_t n)
+{
+    vec v = vld1q_lane_f32(p, v_all(0), 0);
+    if (n > 1)
+        v = vld1q_lane_f32(p + 1, v, 1);
+    return n > 2 ? vld1q_lane_f32(p + 2, v, 2) : v;
+}
+
+static inline void v_store_first(float *p, size_t n, vec v)
+{
+    vst1q_lane_f32(p, v, 0);
+    if (n > 1)
+        vst1q_lane_f32(p + 1, v, 1);
+    if (n > 2)
+        vst1q_lane_f32(p + 2, v, 2);
+}
+
+static inline vec v_keep_first(size_t n, vec a, vec b)
+{
+    static const uint32_t mask[2 * LANES] = {~0U, ~0U, ~0U, ~0U};
+    return vbslq_f32(vld1q_u32(mask + LANES - n), a, b);
+}
+
+static inline vec v_fma(vec a, vec b, vec c)
+{
+    return vfmaq_f32(c, a, b);
+}
+
+static inline vec v_if_less(vec a, vec b, vec yes, vec no)
+{
+    return vbslq_f32(vcltq_f32(a, b), yes, no);
+}
+
+/* Not the instructions for it: those make a NaN of two operands of which one is a NaN, and of two
+ * zeros the positive one. */
+static inline vec v_max(vec a, vec b)
+{
+    return v_if_less(b, a, a, b);
+}
+
+static inline vec v_min(vec a, vec b)
+{
+    return v_if_less(a, b, a, b);
+}
+
+static inline float v_fold(vec v)
+{
+    return vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v)));
+}
+
+static inline float v_largest(vec v)
+{
+    return vmaxvq_f32(v);
+}
+
+static inline bool v_any(uints m)
+{
+    return vmaxvq_u32((uint32x4_t)m) != 0;
+}
+
+#include "engine/kernels/vector_of.h"
+
+const struct sl_kernels sl_kernels_neon = {
+    .name = "neon",
+    .matmul = sl_neon_matmul,
+    VECTOR_KERNELS,
+};

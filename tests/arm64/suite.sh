@@ -1,0 +1,51 @@
+#!/bin/sh
+# Tests of an arm64 build, cross-built and run under qemu: the kernels' unit tests, and the bits of
+# every rule's forward pass beside those of the build that tests otherwise (SLATE_BUILD). Run by
+# tests/run.sh. `tests/arm64/suite.sh all` runs every unit test that starts no program.
+set -u
+
+x86=${SLATE_BUILD:-build/release}
+arm=build/arm64
+sysroot=build/arm64-sysroot
+tests='kernels_test kernels_ref_test kernels_functions_test pack_test'
+[ "${1-}" != all ] || tests=$(cd tests/unit && ls ./*_test.c | sed 's,^\./,,; s,\.c$,,')
+
+skip() { # skip WHY: counted by run.sh
+    echo "skipped: arm64 under qemu: $1"
+    echo '[  SKIPPED ] 1 test(s).'
+    exit 0
+}
+
+[ "$(uname -m)" = x86_64 ] || skip 'a cross-build is made on x86-64'
+[ "$x86" = build/release ] || skip 'once, beside the release build'
+for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
+    command -v $tool >/dev/null || skip "no $tool (make deps-test)"
+done
+make=${MAKE:-make}
+MAKEFLAGS='' $make --no-print-directory FLAVOR=arm64 sysroot || skip 'no arm64 packages to be had'
+
+targets=$arm/tests/arm64/bits
+for t in $tests; do
+    targets="$targets $arm/tests/unit/$t"
+done
+# shellcheck disable=SC2086
+MAKEFLAGS='' $make --no-print-directory -j"$(nproc)" FLAVOR=arm64 all $targets || exit 1
+
+rc=0
+for t in $tests; do
+    qemu-aarch64 -L "$sysroot" "$arm/tests/unit/$t" || rc=1
+done
+
+# Each line of bits is one test: a model's logits and state.
+mkdir -p "$arm/bits"
+rm -f "$arm"/bits/*
+"$x86/tests/arm64/bits" >"$arm/bits/x86" || rc=1
+qemu-aarch64 -L "$sysroot" "$arm/tests/arm64/bits" neon >"$arm/bits/neon" || rc=1
+n=$(wc -l <"$arm/bits/x86")
+if [ "$n" -gt 0 ] && diff "$arm/bits/x86" "$arm/bits/neon"; then
+    echo "[  PASSED  ] $n test(s)."
+else
+    echo "[  FAILED  ] $n test(s)."
+    rc=1
+fi
+exit $rc
