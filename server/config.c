@@ -16,12 +16,13 @@ enum { KIB = 1024, MIB = 1024 * 1024, SECOND = 1000, MINUTE = 60 * 1000, HOUR = 
 static const struct sl_option options[] = {
     /* the model */
     {"model", SL_OPTION_STRING, AT(model), NULL, 0, 0, NULL, "FILE|DIR",
-     "The model: an RWKV .pth or .safetensors file, or a directory with config.json and "
-     "model.safetensors of a flash-linear-attention model. Without it the embedded model serves.",
+     "The model: an RWKV .pth or .safetensors file, a .gguf file of RWKV-6, RWKV-7 or Mamba-2, or "
+     "a directory with config.json and model.safetensors of a flash-linear-attention model. "
+     "Without it the embedded model serves.",
      ALL},
     {"tokenizer", SL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, NULL, "FILE|bytes",
      "The vocabulary: an RWKV World vocabulary file, or the word bytes (one token per byte). The "
-     "embedded model brings its own.",
+     "embedded model brings its own, and so does a .gguf file.",
      ALL},
     {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16",
      "How matrices are kept in memory. Without it as the file has them.", ALL},
@@ -49,7 +50,8 @@ static const struct sl_option options[] = {
      "Threads that compute; 0: one per core.", ALL},
     {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|eos|none",
      "A token that is fed to an empty session first: its id, or the tokenizer's end token. Without "
-     "it none is, and the embedded model gets its own.",
+     "it the one that the tokenizer's file puts before a text, if any, and the embedded model gets "
+     "its own.",
      ALL},
     {"model-name", SL_OPTION_LIST, AT(model_names), NULL, 0, 0, NULL, "NAME",
      "A name that requests may give in `model`; the first is what responses say. Without it the "

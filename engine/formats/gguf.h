@@ -77,6 +77,11 @@ void sl_gguf_done(struct sl_gguf *g);
 const struct sl_gguf_key *sl_gguf_find(const struct sl_gguf *g, const char *name);
 const struct sl_gguf_tensor *sl_gguf_find_tensor(const struct sl_gguf *g, const char *name);
 
+/* What the keys tokenizer.* say, in memory of the list of tensors; *ret NULL where there are none.
+ * What is wrong with them is in it. Errors: NO_MEMORY, TOO_LARGE. */
+SL_NODISCARD enum sl_code sl_gguf_read_vocabulary(struct sl_vocabulary **ret,
+                                                  const struct sl_gguf *g);
+
 /* Whether a text is this string. */
 bool sl_gguf_is(struct sl_gguf_text t, const char *s);
 

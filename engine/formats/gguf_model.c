@@ -407,10 +407,14 @@ enum sl_code sl_gguf_read(struct sl_reader *r)
     struct sl_gguf g = {0};
     struct mapping m = {.g = &g, .r = r};
     enum sl_code c = sl_gguf_parse(&g, r);
+    struct sl_vocabulary *vocabulary = NULL;
     if (!c)
         c = add_metadata(&m);
+    if (!c)
+        c = sl_gguf_read_vocabulary(&vocabulary, &g);
     if (c)
         goto out;
+    r->t->vocabulary = vocabulary;
     m.used = sl_calloc(g.n_tensors + 1, 1);
     if (!m.used) {
         c = sl_reader_no_memory(r);

@@ -11,6 +11,8 @@
 
 enum { SL_TENSOR_RANK_MAX = 8 };
 
+struct sl_vocabulary;
+
 struct sl_tensor {
     const char *name;   /* UTF-8, unique in the file */
     const char *origin; /* what the file calls it, where the reader gave it another name; or NULL */
@@ -62,9 +64,11 @@ struct sl_tensors {
                                            opened: "retnet/model.safetensors"; else NULL */
     const struct sl_settings *settings; /* what else the directory (or a GGUF file) says of the
                                            model, or NULL */
-    const char *refused;                /* why no model can be made of it, where the reader knows
-                                           that already; or NULL. Names are the file's own then */
-    enum sl_code refusal;               /* MODEL_UNSUPPORTED or MODEL_INVALID, likewise */
+    const struct sl_vocabulary
+        *vocabulary;      /* vocabulary.h; NULL: the file says nothing of tokens */
+    const char *refused;  /* why no model can be made of it, where the reader knows
+                             that already; or NULL. Names are the file's own then */
+    enum sl_code refusal; /* MODEL_UNSUPPORTED or MODEL_INVALID, likewise */
     void *priv;
 };
 

@@ -83,6 +83,9 @@ static enum sl_code open_default(struct sl_loaded *l, struct sl_error *err)
         const void *data = sl_embedded_vocab_data(&n);
         return sl_tokenizer_open_memory(&l->tokenizer, data, n, SL_EMBEDDED_NAME, err);
     }
+    enum sl_code c = sl_model_tokenizer(&l->tokenizer, l->model, err);
+    if (c || l->tokenizer)
+        return c;
     if (vocab <= 256)
         return sl_tokenizer_open(&l->tokenizer, "bytes", err);
     return sl_fail(err, SL_E_USAGE,
@@ -90,6 +93,17 @@ static enum sl_code open_default(struct sl_loaded *l, struct sl_error *err)
                    "tokenizer.json, or for RWKV World models rwkv_vocab_v20230424.txt), or "
                    "--tokenizer bytes",
                    vocab);
+}
+
+/* The model's file's own, where nothing lay beside the tokenizer. */
+static enum sl_code take_template(struct sl_loaded *l, struct sl_error *err)
+{
+    const char *own = sl_model_chat_template(l->model);
+    if (l->chat_template || !own)
+        return SL_OK;
+    l->n_chat_template = strlen(own);
+    l->chat_template = sl_strndup(own, l->n_chat_template);
+    return l->chat_template ? SL_OK : sl_fail(err, SL_E_NO_MEMORY, "no memory for a chat template");
 }
 
 static enum sl_code parse_begin(const char *s, const struct sl_loaded *l, int64_t *ret,
@@ -152,6 +166,8 @@ enum sl_code sl_cli_load(struct sl_loaded *ret, const struct sl_config *config,
         c = sl_model_open(&l.model, &opt, err);
     if (!c)
         c = open_default(&l, err);
+    if (!c)
+        c = take_template(&l, err);
     if (!c)
         c = find_begin(&l, config, err);
     if (c)

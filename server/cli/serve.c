@@ -184,6 +184,13 @@ static void start_expiry(struct serving *s)
     uv_unref((uv_handle_t *)t);
 }
 
+/* The template that RWKV World models are distributed with, in any of its versions. */
+static bool is_world_template(const char *jinja)
+{
+    return strcmp(jinja, "rwkv-world") == 0 ||
+           (strstr(jinja, "'User: '") && strstr(jinja, "'Assistant:'"));
+}
+
 static void tell(const struct serving *s)
 {
     const struct sl_model_info *i = sl_model_info(s->app.model);
@@ -191,6 +198,12 @@ static void tell(const struct serving *s)
     if (n_tokens > i->vocab_size)
         sl_log(SL_LOG_WARN, "the tokenizer has ids that the model does not know",
                SL_LI("tokenizer_size", n_tokens), SL_LI("model_vocabulary", i->vocab_size));
+    const char *jinja = s->loaded.chat_template;
+    if (jinja && !s->config.chat_template && !is_world_template(jinja))
+        sl_log(SL_LOG_WARN,
+               "the model's own chat template cannot be run; messages become text as this "
+               "one says, unless --chat-template names another",
+               SL_LS("template", s->app.chat->name));
     sl_log(SL_LOG_INFO, "model loaded", SL_LS("model", s->app.model_names[0]),
            SL_LS("arch", i->arch), SL_LI("parameters", i->n_params),
            SL_LS("weights", sl_dtype_name(i->weights)), SL_LS("kernels", i->kernels),
