@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "slate/tokenizer.h"
 #include "tests/support/floats.h"
 #include "tests/support/gguf_models.h"
 #include "tests/support/runner.h"
@@ -201,6 +202,51 @@ static void test_types_that_are_asked_for(void **state)
     sl_model_close(plain);
 }
 
+/* The file's own vocabulary: the ids that llama.cpp gives. */
+static const struct {
+    const char *name, *text;
+    int64_t eos;
+    uint32_t ids[48];
+    size_t n;
+} texts[] = {
+    {"rwkv7-q4_q8",
+     "the it's \"x\" \xe4\xb8\x96\xe7\x95\x8c h\xc3\xa9\n\nthe \\ \x01 in then",
+     0,
+     {257, 33,  260, 33, 35, 121, 35, 33,  262, 33,  261,
+      259, 257, 33,  93, 33, 2,   33, 106, 111, 258, 111},
+     22},
+    {"mamba2-q4_k_m",
+     "the it's \"x\" \xe4\xb8\x96\xe7\x95\x8c h\xc3\xa9\n\nthe \\ \x01 in then<|endoftext|> x",
+     260,
+     {257, 220, 72,  83,  6,   82,  220, 1,  87,  1,   220, 160, 116, 244, 163, 243, 234, 220,
+      71,  127, 102, 198, 198, 257, 220, 59, 220, 189, 220, 259, 258, 77,  260, 220, 87},
+     35},
+};
+
+static void test_tokens(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct sl_error err;
+        struct sl_tokenizer *t = NULL;
+        struct sl_token_list list = {0};
+        struct sl_model *m = open_file(texts[i].name, NULL);
+        if (sl_model_tokenizer(&t, m, &err) != SL_OK)
+            fail_msg("%s", err.message);
+        const struct sl_tokenizer_text text = {.s = texts[i].text, .n = strlen(texts[i].text)};
+        assert_non_null(t);
+        assert_int_equal(sl_tokenizer_encode(t, &text, &list, &err), SL_OK);
+        assert_int_equal(list.n, texts[i].n);
+        assert_memory_equal(list.v, texts[i].ids, list.n * sizeof *list.v);
+        assert_int_equal(sl_tokenizer_eos(t), texts[i].eos);
+        assert_int_equal(sl_tokenizer_begin(t), -1);
+        assert_true((sl_model_chat_template(m) != NULL) == (i == 0));
+        sl_token_list_done(&list);
+        sl_tokenizer_close(t);
+        sl_model_close(m);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "--write") == 0)
@@ -210,6 +256,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_as_before_the_conversion),
         cmocka_unit_test(test_what_quantising_costs),
         cmocka_unit_test(test_types_that_are_asked_for),
+        cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
