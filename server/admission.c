@@ -199,7 +199,11 @@ static void on_pool_done(uv_work_t *work, int status)
     struct sl_error failed = r->result.error;
     r->result.error = (struct sl_error){.code = SL_OK};
     ts->n_waiting--;
-    if (r->cancelled || status) {
+    if (r->lost)
+        sl_run_tell_lost(r, &r->result.error);
+    if (r->lost) {
+        sl_run_end_later(r);
+    } else if (r->cancelled || status) {
         sl_run_end_with(r, SL_FINISH_CANCELLED);
     } else if (r->spec.max_time_ms &&
                (int64_t)uv_now(ts->loop) - r->started_ms >= r->spec.max_time_ms) {
@@ -375,6 +379,9 @@ static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err
     if (err) {
         *to = *err;
         c = err->code;
+    } else if (r->lost) {
+        sl_run_tell_lost(r, to);
+        c = to->code;
     } else if (r->cancelled) {
         r->result.finish = SL_FINISH_CANCELLED;
         c = SL_E_INTERNAL; /* nobody reads it: the finish says what it is */
@@ -387,17 +394,28 @@ static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err
         sl_run_end_later(r);
 }
 
+/* The lease is the store's too. */
+static void on_taken(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_run *r = arg;
+    if (err || r->cancelled)
+        on_ready(r, s, err);
+    else
+        sl_sessions_ready(r->ts->sessions, s, on_ready, r);
+}
+
 enum sl_code sl_run_admit(struct sl_run *r, struct sl_error *err)
 {
     if (!r->session)
         return read_prompt(r, err);
     enum sl_code c = own_settings(r, err);
-    if (!c && (!r->session->in_memory || !r->session->has_place)) /* it will take a while */
+    if (!c && (!r->session->in_memory || !r->session->has_place ||
+               sl_sessions_are_shared(r->ts->sessions))) /* it will take a while */
         c = own_prompt(r, err);
     if (c)
         return c;
     r->starting = true;
-    sl_sessions_ready(r->ts->sessions, r->session, on_ready, r);
+    sl_sessions_take(r->ts->sessions, r->session, r->key, r->spec.strict, on_taken, r);
     r->starting = false;
     if (!r->is_ready)
         r->ts->n_waiting++;

@@ -250,6 +250,8 @@ void sl_dispatch(struct sl_exchange *ex)
     ex->phase = SL_EX_OPEN;
     if (ex->is_options)
         answer_options(ex);
+    else if (ex->env->named && (ex->match.route->flags & SL_ROUTE_SESSION))
+        ex->env->named(ex, ex->match.route->handler);
     else
         ex->match.route->handler(ex);
 }

@@ -50,6 +50,13 @@ SL_NODISCARD enum sl_code sl_app_check_model(const struct sl_app *app, const cha
 SL_NODISCARD enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id,
                                          struct sl_session **ret, struct sl_error *err);
 
+/* The hook `named` (server.h): where other servers share the store, it is asked first. */
+void sl_app_named(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex));
+
+/* The name alone, as sl_app_session() finds it; NULL: none was given. */
+SL_NODISCARD enum sl_code sl_app_session_name(const struct sl_exchange *ex, const char *id,
+                                              const char **ret, struct sl_error *err);
+
 /* Adds X-Slate-Session and ETag to the response. */
 void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s);
 

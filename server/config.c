@@ -60,14 +60,23 @@ static const struct sl_option options[] = {
     {"chat-template", SL_OPTION_STRING, AT(chat_template), NULL, 0, 0, NULL, "NAME",
      "How messages become text: rwkv, rwkv-brief. Without it what suits the model.", SL_CMD_SERVE},
     /* sessions and admission */
-    {"store", SL_OPTION_STRING, AT(store), "dir:slate-data", 0, 0, NULL, "dir:PATH|memory",
-     "Where sessions live: a folder, which this server has for itself; or memory: they end with "
-     "the "
-     "process.",
+    {"store", SL_OPTION_STRING, AT(store), "dir:slate-data", 0, 0, NULL,
+     "dir:PATH|redis://HOST:PORT|memory",
+     "Where sessions live: a folder, which this server has for itself; Redis, which several "
+     "servers "
+     "share (redis://USER:PASSWORD@HOST:PORT/DB; the password also from SLATE_REDIS_PASSWORD); or "
+     "memory: they end with the process.",
+     SL_CMD_SERVE},
+    {"store-timeout", SL_OPTION_DURATION, AT(store_timeout_ms), "5s", 100, 600e3, NULL, "TIME",
+     "redis://: how long one call may take, reconnecting among it; then a 503.", SL_CMD_SERVE},
+    {"lease", SL_OPTION_DURATION, AT(lease_ms), "15s", 1000, 600e3, NULL, "TIME",
+     "redis://: how long a session stays with a server that says nothing any more. It is renewed "
+     "three times in that.",
      SL_CMD_SERVE},
     {"durability", SL_OPTION_CHOICE, AT(durability), "turn", 0, 0, "turn|drain", NULL,
      "When a session is written: turn: whatever a client was told is on disk; drain: at a pause, "
-     "when memory gets short, and at the end of the process.",
+     "when memory gets short, and at the end of the process. With redis:// every turn is written; "
+     "turn: a Redis that may lose what it acknowledged is refused; drain: it is not.",
      SL_CMD_SERVE},
     {"replay-limit", SL_OPTION_COUNT, AT(replay_limit), "0", 0, 1e9, NULL, "N",
      "Tokens that a session may have to read again when it is loaded; with more a snapshot is "

@@ -95,9 +95,10 @@ struct sl_config {
     const char *begin_token;  /* NULL: the model's habit; "none"; or a token id in decimal */
     const char *chat_template;
     /* sessions and admission */
-    const char *store;     /* "dir:PATH", "memory" */
-    int durability;        /* enum sl_durability */
-    uint64_t replay_limit; /* tokens; 0: measured at start */
+    const char *store;                   /* "dir:PATH", "memory" */
+    uint64_t store_timeout_ms, lease_ms; /* redis:// */
+    int durability;                      /* enum sl_durability */
+    uint64_t replay_limit;               /* tokens; 0: measured at start */
     uint64_t max_sessions;
     uint64_t sessions_in_memory; /* 0: from the memory budget */
     uint64_t memory;             /* bytes for states; 0: see serve.c */

@@ -61,6 +61,7 @@ struct sl_conn_env {
     uint64_t id_next;
     struct sl_server *server; /* for handlers */
     void *app;
+    void (*named)(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex)); /* or NULL */
     /* Tests: called when an exchange is freed; may be NULL. */
     void (*freed)(void *arg);
     void *freed_arg;

@@ -79,6 +79,8 @@ static void ready_ends(struct sl_sessions *ss, struct sl_session *s, const struc
 struct load {
     struct sl_sessions *ss;
     struct sl_session *s;
+    unsigned char incarnation[16]; /* of a shared store's session another look may bring another */
+    unsigned n_reloads;
     bool has_state; /* the slot is filled; else it is the initial state */
     struct sl_answer answers[SL_STORE_ANSWERS_MAX];
     size_t n_answers;
@@ -94,18 +96,23 @@ struct load {
     struct sl_error err;
 };
 
-static void load_free(struct load *l)
+static void load_forget(struct load *l)
 {
     for (size_t i = 0; i < l->n_answers; i++) {
         sl_free(l->answers[i].key);
         sl_free(l->answers[i].body);
     }
     sl_continuation_done(&l->cont);
-    sl_slab_unref(l->ss->opt.slab, l->slot);
     sl_free(l->info.text);
     sl_free(l->pending);
     sl_free(l->ring);
     sl_free(l->paused);
+}
+
+static void load_free(struct load *l)
+{
+    load_forget(l);
+    sl_slab_unref(l->ss->opt.slab, l->slot);
     sl_free(l);
 }
 
@@ -212,7 +219,7 @@ static enum sl_code decode_snapshot(struct load *l, const struct sl_store_record
     if (c)
         return c;
     l->has_state = true;
-    if (memcmp(l->info.incarnation, l->s->incarnation, sizeof l->info.incarnation) != 0 ||
+    if (memcmp(l->info.incarnation, l->incarnation, sizeof l->info.incarnation) != 0 ||
         strcmp(l->info.session_id, l->s->id) != 0 || l->info.version != r->head->snapshot_version)
         return contradicts(l, "its snapshot is that of another session, or of another version");
     if (!l->info.continuation)
@@ -293,19 +300,55 @@ static void install(struct load *l)
     s->in_memory = true;
 }
 
+/* Errors of a load that say what they are. */
+static bool is_told(const struct sl_sessions *ss, enum sl_code c)
+{
+    return c == SL_E_NO_MEMORY || c == SL_E_IO || c == SL_E_STORE_UNAVAILABLE ||
+           (ss->shared && c == SL_E_SESSION_NOT_FOUND);
+}
+
 static void load_ends(struct load *l)
 {
     struct sl_sessions *ss = l->ss;
     struct sl_session *s = l->s;
     struct sl_error err = l->err;
     bool failed = l->code != SL_OK;
-    if (failed && l->code != SL_E_NO_MEMORY && l->code != SL_E_IO)
+    if (failed && !is_told(ss, l->code))
         err.code = SL_E_STORE_CORRUPT; /* it is not the request that is wrong */
     if (!failed)
         install(l);
     ss->stats.loads += !failed;
     load_free(l);
     ready_ends(ss, s, failed ? &err : NULL);
+}
+
+static void start_load(struct load *l);
+
+/* What other servers have done meanwhile: true: it is loaded again. */
+static bool load_shared(struct load *l, const struct sl_store_record *r)
+{
+    enum { RELOADS_MAX = 3 };
+    struct sl_session *s = l->s;
+    bool other_life = memcmp(s->incarnation, l->incarnation, sizeof l->incarnation) != 0;
+    bool older = other_life || (r && r->head->version < s->version);
+    if (older && l->n_reloads < RELOADS_MAX) {
+        struct load again = {.ss = l->ss, .s = s, .slot = l->slot, .n_reloads = l->n_reloads + 1};
+        load_forget(l);
+        *l = again;
+        start_load(l);
+        return true;
+    }
+    if (older)
+        l->code = sl_fail(&l->err, SL_E_STORE_UNAVAILABLE,
+                          "session '%s' changes faster than it can be loaded", s->id);
+    else if (!r && (l->code == SL_E_VERSION_MISMATCH || l->code == SL_E_SESSION_NOT_FOUND)) {
+        l->code = sl_fail_param(&l->err, SL_E_SESSION_NOT_FOUND, "session",
+                                "there is no session '%s' any more", s->id);
+        s->vanished = !s->leased;
+    } else if (r && r->head->version > s->version) {
+        l->code = sl_session_adopt(s, r->head, &l->err);
+    }
+    return false;
 }
 
 static void on_loaded(void *arg, const struct sl_store_record *r, const struct sl_error *err)
@@ -315,7 +358,16 @@ static void on_loaded(void *arg, const struct sl_store_record *r, const struct s
         l->code = err->code;
         l->err = *err;
     }
-    load_ends(l);
+    if (!l->ss->shared || !load_shared(l, r))
+        load_ends(l);
+}
+
+static void start_load(struct load *l)
+{
+    struct sl_store_key key = sl_session_key(l->s);
+    memcpy(l->incarnation, key.incarnation, sizeof l->incarnation);
+    l->cont.pool = (struct sl_pool)SL_POOL_INIT;
+    sl_store_load(l->ss->store, &key, decode, on_loaded, l);
 }
 
 static void on_place(struct sl_sessions *ss, struct sl_session *s)
@@ -334,11 +386,9 @@ static void on_place(struct sl_sessions *ss, struct sl_session *s)
     }
     l->ss = ss;
     l->s = s;
-    l->cont.pool = (struct sl_pool)SL_POOL_INIT;
     l->slot = sl_slab_take(ss->opt.slab);
     assert(l->slot); /* the place that it has */
-    struct sl_store_key key = sl_session_key(s);
-    sl_store_load(ss->store, &key, decode, on_loaded, l);
+    start_load(l);
 }
 
 void sl_sessions_ready(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)

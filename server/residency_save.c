@@ -221,6 +221,9 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
         }
         if (v->with_head)
             s->head_dirty = false;
+    } else if (ss->shared && !s->leased && s->in_store &&
+               (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
+        s->stale = true; /* another server has gone on with it: nothing is to be saved here */
     }
     sl_free(v);
     ss->n_busy--;
@@ -326,6 +329,7 @@ void sl_sessions_flush(struct sl_sessions *ss, sl_sessions_flushed *flushed, voi
     ss->flushed = flushed;
     ss->flushed_arg = arg;
     ss->n_flush_failed = 0;
-    ss->flush_at = 0;
+    ss->flush_at =
+        ss->shared ? ss->n : 0; /* the store has every turn, and another server goes on */
     flush_more(ss);
 }

@@ -25,6 +25,7 @@ enum sl_body_class {
 
 enum {                        /* flags */
        SL_ROUTE_OPEN = 1,     /* asks for no key, also when keys are configured */
+       SL_ROUTE_SESSION = 4,  /* of the session {id}: the hook `named` comes before the handler */
        SL_ROUTE_ANY_HOST = 2, /* neither Host nor Origin is checked: probes that hold no data */
 };
 

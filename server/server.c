@@ -341,6 +341,7 @@ void sl_server_set_hooks(struct sl_server *s, const struct sl_server_hooks *hook
 {
     s->hooks = *hooks;
     s->env.app = hooks->app;
+    s->env.named = hooks->named;
 }
 
 void sl_server_ready(struct sl_server *s)

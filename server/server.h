@@ -38,6 +38,9 @@ struct sl_server_hooks { /* all on the loop's thread; each function may be NULL 
     /* --drain-timeout is over: end what runs (`paused`) now. After another 5 s everything is cut.
      */
     void (*drain_limit)(void *app);
+    /* A route of the flag SL_ROUTE_SESSION: calls the handler, now or when it is known what there
+     * is of the session {id}; or answers itself. */
+    void (*named)(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex));
     /* Before a scrape: set what others count. */
     void (*collect)(void *app, struct sl_metrics *m);
 };

@@ -51,6 +51,7 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
         /* Only a retry within a day would miss it, until the session is loaded again. */
     }
     s->replay_tokens += op->n_tokens;
+    sl_lease_ends(ss, s, true); /* the store ended it with the turn */
     sl_sessions_give_back(ss, s);
     if (sl_session_writes_turns(ss, s) && s->replay_tokens > ss->opt.replay_limit && !s->saving)
         sl_sessions_save(ss, s, no_more_than_noted, NULL);
@@ -102,7 +103,7 @@ static void append(struct sl_op *op, const struct sl_commit *c, const struct sl_
     struct sl_store_answer answer = {0};
     struct sl_store_turn t = {.version = op->version,
                               .tokens_seen = c->tokens_seen,
-                              .used_at = op->ss->opt.now(),
+                              .used_at = sl_sessions_now(op->ss),
                               .n_drop = c->n_drop,
                               .tokens = c->tokens,
                               .n_tokens = c->n_tokens,
@@ -133,7 +134,14 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
     }
     op->s = s;
     sl_buf_init(&text, 64u << 20);
-    enum sl_code code = write_continuation(c, &text, &err);
+    enum sl_code code = SL_OK;
+    if (ss->shared && !sl_session_is_ephemeral(s) && (!s->fence || s->lease_lost))
+        code = sl_fail(&err, SL_E_LEASE_LOST,
+                       "the lease of session '%s' was lost while the turn ran; nothing of it was "
+                       "kept",
+                       s->id);
+    if (!code)
+        code = write_continuation(c, &text, &err);
     if (!code)
         code = prepare(op, c, &text, &err);
     if (code)
@@ -356,14 +364,11 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
     op->ttl_s = ttl_s;
     op->version = over ? over->version + 1 : 1;
     enum sl_code c = own_bytes(op, data, n, &err);
-    if (!c && over) {
-        op->s = over;
-        c = sl_session_lease(over, NULL, &err);
-    }
+    op->s = over;
     if (c)
         sl_op_end(op, over, &err);
     else if (over)
-        restore_made(op);
+        sl_op_lease(op, restore_made);
     else
         sl_op_make(op, tenant, id, metadata, restore_made);
 }

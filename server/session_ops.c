@@ -1,7 +1,7 @@
-/* session_ops.c: what changes sessions: create, fork, patch, delete, evict (commit and restore:
- * session_commit.c). Each is an op: it takes the lease (or makes a session that nobody else can
- * lease yet), does what takes time, and ends in one place, where either everything was changed or
- * nothing. See sessions.h. */
+/* session_ops.c: what changes sessions: create, patch, delete, evict (commit and restore:
+ * session_commit.c; forks: session_fork.c). Each is an op: it takes the lease (or makes a session
+ * that nobody else can lease yet), does what takes time, and ends in one place, where either
+ * everything was changed or nothing. See sessions.h. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,6 +23,7 @@ void sl_op_free(struct sl_op *op)
     sl_free(op->data);
     sl_free(op->decoded);
     sl_free(op->info.text);
+    sl_free(op->arg_head);
     sl_free(op);
 }
 
@@ -57,7 +58,7 @@ void sl_op_refuse(sl_session_done *cb, void *arg, const char *what)
     cb(arg, NULL, &err);
 }
 
-static bool is_quiet(const struct sl_session *s)
+bool sl_session_is_quiet_now(const struct sl_session *s)
 {
     return !s->readying && !s->saving && !s->evicting && !s->n_pins && !(s->going && s->n_forks);
 }
@@ -65,7 +66,7 @@ static bool is_quiet(const struct sl_session *s)
 void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s)
 {
     struct sl_op *op = s->quiet_op;
-    if (!is_quiet(s))
+    if (!sl_session_is_quiet_now(s))
         return;
     if (s->forgotten) {
         sl_registry_remove(ss, s);
@@ -86,12 +87,34 @@ void sl_session_unpin(struct sl_sessions *ss, struct sl_session *s)
 }
 
 /* The op has the lease. */
-static void when_quiet(struct sl_op *op, void (*then)(struct sl_op *op))
+void sl_op_when_quiet(struct sl_op *op, void (*then)(struct sl_op *op))
 {
     assert(op->s->leased && !op->s->quiet_op);
     op->when_quiet = then;
     op->s->quiet_op = op;
     sl_session_is_quiet(op->ss, op->s);
+}
+
+static void on_leased(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    if (!err) {
+        op->leased(op);
+        return;
+    }
+    op->err = *err;
+    sl_sessions_give_back(op->ss, s);
+    sl_op_end(op, s, &op->err);
+}
+
+void sl_op_lease(struct sl_op *op, void (*leased)(struct sl_op *op))
+{
+    struct sl_error err;
+    op->leased = leased;
+    if (sl_session_lease(op->s, NULL, &err))
+        sl_op_end(op, op->s, &err);
+    else
+        sl_sessions_take(op->ss, op->s, NULL, true, on_leased, op);
 }
 
 /* Its place may be what another one waits for. */
@@ -110,7 +133,7 @@ void sl_op_undo_new(struct sl_op *op, const struct sl_error *err)
     if (err != &op->err)
         op->err = *err;
     op->s->going = true;
-    when_quiet(op, undo_quiet);
+    sl_op_when_quiet(op, undo_quiet);
 }
 
 void sl_op_keep_new(struct sl_op *op)
@@ -173,6 +196,28 @@ static void on_name_free(void *arg, struct sl_session *s, const struct sl_error 
         op->made(op);
 }
 
+/* An old one of that name, whose time to live is over, goes first. */
+static void make_named(struct sl_op *op)
+{
+    struct sl_session *old = op->id ? sl_registry_expire(op->ss, op->tenant, op->id) : NULL;
+    if (old)
+        sl_sessions_when_free(op->ss, old, on_name_free, op);
+    else
+        on_name_free(op, NULL, NULL);
+}
+
+static void on_looked(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    (void)s;
+    if (err && err->code != SL_E_SESSION_NOT_FOUND) {
+        op->err = *err;
+        op->refused(op, &op->err);
+        return;
+    }
+    make_named(op);
+}
+
 static void refuse(struct sl_op *op, const struct sl_error *err)
 {
     sl_op_end(op, NULL, err);
@@ -196,11 +241,10 @@ void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_
         op->refused(op, &err);
         return;
     }
-    struct sl_session *old = id ? sl_registry_expire(op->ss, tenant, id) : NULL;
-    if (old)
-        sl_sessions_when_free(op->ss, old, on_name_free, op);
+    if (id && op->ss->shared)
+        sl_sessions_look(op->ss, tenant, id, on_looked, op);
     else
-        on_name_free(op, NULL, NULL);
+        make_named(op);
 }
 
 static void created(struct sl_op *op)
@@ -228,180 +272,6 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
     }
     op->ttl_s = ttl_s;
     sl_op_make(op, tenant, id, metadata, created);
-}
-
-/* --- fork ------------------------------------------------------------------------------------ */
-
-static void on_fork_saved(void *arg, struct sl_session *s, const struct sl_error *err)
-{
-    struct sl_op *op = arg;
-    (void)s;
-    if (err)
-        sl_op_undo_new(op, err);
-    else
-        sl_op_keep_new(op);
-}
-
-static bool copy_rest(struct sl_session *s, const struct sl_session *from)
-{
-    if (from->n_pending) {
-        s->pending = sl_malloc(from->n_pending * sizeof *s->pending);
-        if (!s->pending)
-            return false;
-        memcpy(s->pending, from->pending, from->n_pending * sizeof *s->pending);
-        s->n_pending = from->n_pending;
-    }
-    if (from->ring) {
-        s->ring = sl_malloc(sizeof *s->ring);
-        if (!s->ring)
-            return false;
-        *s->ring = *from->ring;
-    }
-    if (from->paused) {
-        s->paused = sl_strndup(from->paused, from->n_paused);
-        if (!s->paused)
-            return false;
-        s->n_paused = from->n_paused;
-    }
-    return true;
-}
-
-static void start_forks(struct sl_sessions *ss);
-
-static void forget_source(struct sl_sessions *ss, struct sl_session *from)
-{
-    from->n_forks--;
-    sl_session_is_quiet(ss, from);
-}
-
-/* The old one may go, and the next in line begin. */
-static void release_source(struct sl_op *op)
-{
-    struct sl_sessions *ss = op->ss;
-    forget_source(ss, op->from);
-    op->from = NULL;
-    ss->n_forks--;
-    start_forks(ss);
-}
-
-static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)
-{
-    struct sl_op *op = arg;
-    struct sl_session *s = op->s;
-    struct sl_error no_memory;
-    if (!err && !copy_rest(s, from)) {
-        (void)sl_fail(&no_memory, SL_E_NO_MEMORY, "no memory for a session");
-        err = &no_memory;
-    }
-    if (!err) {
-        if (from->state)
-            sl_slab_ref(op->ss->opt.slab, from->state);
-        s->state = from->state;
-        s->version = from->version;
-        s->tokens_seen = from->tokens_seen;
-    }
-    if (err)
-        op->err = *err;
-    bool failed = err != NULL;
-    release_source(op);
-    if (failed)
-        sl_op_undo_new(op, &op->err);
-    else if (sl_session_writes_turns(op->ss, s))
-        sl_sessions_save(op->ss, s, on_fork_saved, op);
-    else
-        sl_op_keep_new(op);
-}
-
-static void on_fork_place(void *arg, struct sl_session *s, const struct sl_error *err)
-{
-    struct sl_op *op = arg;
-    (void)s;
-    if (err) {
-        op->err = *err;
-        release_source(op);
-        sl_op_undo_new(op, &op->err);
-        return;
-    }
-    sl_sessions_ready(op->ss, op->from, on_source_ready, op);
-}
-
-/* An id for a fork that nobody named. Balancers hash an id up to "--" (deploy/), so one that begins
- * as its source's leads to the node where the fork is. A source's id that leaves no room for 128
- * random bits is not taken over. */
-static enum sl_code make_fork_id(char dst[SL_SESSION_ID_MAX + 1], const char *from,
-                                 struct sl_error *err)
-{
-    enum { HEX = 32, ROOT_MAX = SL_SESSION_ID_MAX - HEX - 2 };
-    char prefix[ROOT_MAX + 3] = "s-";
-    const char *end = strstr(from, "--");
-    size_t n = end ? (size_t)(end - from) : strlen(from);
-    if (n <= ROOT_MAX)
-        snprintf(prefix, sizeof prefix, "%.*s--", (int)n, from);
-    return sl_random_id(dst, SL_SESSION_ID_MAX + 1, prefix, err);
-}
-
-/* A fork has the place of the new session while it waits for one for the old one. Were there as
- * many of them as places, each would wait for ever. */
-static void start_forks(struct sl_sessions *ss)
-{
-    while (ss->forks && ss->n_forks + 1 < ss->opt.n_places) {
-        struct sl_op *op = ss->forks;
-        ss->forks = op->next;
-        if (!ss->forks)
-            ss->forks_end = &ss->forks;
-        ss->n_forks++;
-        sl_sessions_ready(ss, op->s, on_fork_place, op);
-    }
-}
-
-/* First the new one's place, then the old one's state: who has a place is not evicted for it while
- * it is leased, and the old one is not deleted while it is read. */
-static void fork_made(struct sl_op *op)
-{
-    struct sl_sessions *ss = op->ss;
-    op->next = NULL;
-    *ss->forks_end = op;
-    ss->forks_end = &op->next;
-    start_forks(ss);
-}
-
-static void fork_refused(struct sl_op *op, const struct sl_error *err)
-{
-    struct sl_sessions *ss = op->ss;
-    struct sl_session *from = op->from;
-    op->err = *err;
-    sl_op_end(op, NULL, &op->err);
-    forget_source(ss, from);
-}
-
-void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
-                      int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg)
-{
-    struct sl_error err;
-    char made[SL_SESSION_ID_MAX + 1];
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "for a session");
-        return;
-    }
-    enum sl_code c = SL_OK;
-    if (ss->opt.n_places < 2)
-        c = sl_fail(&err, SL_E_SESSIONS_FULL,
-                    "a fork needs two sessions in memory at once, and there is room for one "
-                    "(--sessions-in-memory)");
-    if (!c && !id)
-        c = make_fork_id(made, from->id, &err);
-    if (c) {
-        sl_op_end(op, NULL, &err);
-        return;
-    }
-    op->ttl_s = has_ttl ? ttl_s : from->ttl_s;
-    if (!metadata.s && from->metadata)
-        metadata = (struct sl_text){from->metadata, from->n_metadata};
-    op->from = from;
-    from->n_forks++;
-    op->refused = fork_refused;
-    sl_op_make(op, from->tenant, id ? id : made, metadata, fork_made);
 }
 
 /* --- patch ----------------------------------------------------------------------------------- */
@@ -433,10 +303,27 @@ static void on_patched(void *arg, enum sl_code code, const struct sl_error *err)
     sl_op_end(op, s, err);
 }
 
+static void patch_leased(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
+    if (!sl_session_writes_turns(ss, s)) {
+        s->head_dirty = true;
+        apply_patch(op);
+        return;
+    }
+    struct sl_store_head head = sl_session_head(s);
+    head.used_at = sl_sessions_now(ss);
+    if (op->has_ttl)
+        head.ttl_s = op->ttl_s;
+    if (op->metadata)
+        head.metadata = (struct sl_text){op->metadata, op->n_metadata};
+    sl_store_put_head(ss->store, &head, on_patched, op);
+}
+
 void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl, int64_t ttl_s,
                        struct sl_text metadata, sl_session_done *cb, void *arg)
 {
-    struct sl_error err;
     struct sl_op *op = sl_op_new(ss, cb, arg);
     if (op && metadata.s)
         op->metadata = sl_strndup(metadata.s, metadata.n);
@@ -450,22 +337,7 @@ void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_tt
     op->n_metadata = metadata.n;
     op->has_ttl = has_ttl;
     op->ttl_s = ttl_s;
-    if (sl_session_lease(s, NULL, &err)) {
-        sl_op_end(op, s, &err);
-        return;
-    }
-    if (!sl_session_writes_turns(ss, s)) {
-        s->head_dirty = true;
-        apply_patch(op);
-        return;
-    }
-    struct sl_store_head head = sl_session_head(s);
-    head.used_at = ss->opt.now();
-    if (has_ttl)
-        head.ttl_s = ttl_s;
-    if (metadata.s)
-        head.metadata = metadata;
-    sl_store_put_head(ss->store, &head, on_patched, op);
+    sl_op_lease(op, patch_leased);
 }
 
 /* --- delete ---------------------------------------------------------------------------------- */
@@ -481,6 +353,7 @@ static void on_removed(void *arg, enum sl_code code, const struct sl_error *err)
         sl_op_end(op, s, err);
         return;
     }
+    sl_lease_ends(ss, s, true); /* with the session */
     s->leased = false;
     sl_registry_remove(ss, s);
     sl_op_end(op, NULL, NULL);
@@ -498,22 +371,22 @@ static void delete_quiet(struct sl_op *op)
     sl_store_remove(op->ss->store, &key, on_removed, op);
 }
 
+static void delete_leased(struct sl_op *op)
+{
+    op->s->going = true;
+    sl_op_when_quiet(op, delete_quiet);
+}
+
 void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
                         void *arg)
 {
-    struct sl_error err;
     struct sl_op *op = sl_op_new(ss, cb, arg);
     if (!op) {
         sl_op_refuse(cb, arg, "to delete a session");
         return;
     }
     op->s = s;
-    if (sl_session_lease(s, NULL, &err)) {
-        sl_op_end(op, s, &err);
-        return;
-    }
-    s->going = true;
-    when_quiet(op, delete_quiet);
+    sl_op_lease(op, delete_leased);
 }
 
 void sl_sessions_forget(struct sl_sessions *ss, struct sl_session *s)
@@ -545,30 +418,32 @@ static void on_saved_to_evict(void *arg, struct sl_session *s, const struct sl_e
 {
     struct sl_op *op = arg;
     if (!err) {
-        when_quiet(op, evict_quiet);
+        sl_op_when_quiet(op, evict_quiet);
         return;
     }
     sl_sessions_give_back(op->ss, s);
     sl_op_end(op, s, err);
 }
 
-void sl_sessions_evict(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)
+static void evict_leased(struct sl_op *op)
 {
-    struct sl_error err;
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "to store a session");
-        return;
-    }
-    op->s = s;
-    if (sl_session_lease(s, NULL, &err)) {
-        sl_op_end(op, s, &err);
-        return;
-    }
+    struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
     if (ss->store && s->in_memory) {
         sl_sessions_save(ss, s, on_saved_to_evict, op);
         return;
     }
     sl_sessions_give_back(ss, s);
     sl_op_end(op, s, NULL);
+}
+
+void sl_sessions_evict(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)
+{
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    if (!op) {
+        sl_op_refuse(cb, arg, "to store a session");
+        return;
+    }
+    op->s = s;
+    sl_op_lease(op, evict_leased);
 }

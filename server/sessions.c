@@ -53,6 +53,8 @@ static void free_session(struct sl_sessions *ss, struct sl_session *s)
     assert(!s->leased && !s->has_place && !s->waiters && !s->save_waiters);
     sl_session_forget_rest(ss, s);
     forget_answers(s);
+    assert(!s->fence);
+    sl_free(s->held_key);
     sl_free(s->metadata);
     sl_free(s->tenant);
     sl_free(s);
@@ -80,7 +82,7 @@ bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a)
 const struct sl_answer *sl_session_answer(const struct sl_sessions *ss, const struct sl_session *s,
                                           const char *key)
 {
-    int64_t now = ss->opt.now();
+    int64_t now = sl_sessions_now(ss);
     for (size_t i = s->n_answers; i-- > 0;)
         if (!strcmp(s->answers[i].key, key) && now - s->answers[i].at < ANSWER_LIFE_S)
             return &s->answers[i];
@@ -100,9 +102,15 @@ enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m, str
     return SL_OK;
 }
 
+int64_t sl_sessions_now(const struct sl_sessions *ss)
+{
+    int64_t now = ss->shared ? sl_store_now(ss->store) : 0;
+    return now ? now : ss->opt.now();
+}
+
 struct sl_store_key sl_session_key(const struct sl_session *s)
 {
-    struct sl_store_key k = {.tenant = s->tenant, .id = s->id};
+    struct sl_store_key k = {.tenant = s->tenant, .id = s->id, .fence = s->fence};
     memcpy(k.incarnation, s->incarnation, sizeof k.incarnation);
     return k;
 }
@@ -163,7 +171,8 @@ static size_t place_of(const struct sl_sessions *ss, const char *tenant, const c
     return lo;
 }
 
-static struct sl_session *lookup(const struct sl_sessions *ss, const char *tenant, const char *id)
+struct sl_session *sl_registry_lookup(const struct sl_sessions *ss, const char *tenant,
+                                      const char *id)
 {
     size_t i = place_of(ss, tenant, id);
     return i < ss->n && !compare(ss->v[i], tenant, id) ? ss->v[i] : NULL;
@@ -202,19 +211,19 @@ void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
 /* One that is used is not. */
 static bool is_expired(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return s->ttl_s && !s->leased && ss->opt.now() - s->used_at >= s->ttl_s;
+    return s->ttl_s && !s->leased && sl_sessions_now(ss) - s->used_at >= s->ttl_s;
 }
 
 /* Nobody finds it any more. (A deletion that fails brings it back.) */
 static bool is_gone(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return s->going || is_expired(ss, s);
+    return s->going || s->vanished || is_expired(ss, s);
 }
 
 enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant, const char *id,
                               struct sl_session **ret, struct sl_error *err)
 {
-    struct sl_session *s = lookup(ss, tenant, id);
+    struct sl_session *s = sl_registry_lookup(ss, tenant, id);
     if (!s || is_gone(ss, s))
         return sl_fail_param(err, SL_E_SESSION_NOT_FOUND, "session",
                              "there is no session '%.128s' (it was never made, was deleted, or "
@@ -231,8 +240,20 @@ static void nothing_done(void *arg, struct sl_session *s, const struct sl_error 
     (void)err; /* an expired session that could not be deleted is tried again */
 }
 
+static void nothing_swept(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    (void)arg;
+    (void)code;
+    (void)err; /* it is tried again, here and by the other servers */
+}
+
 void sl_sessions_expire(struct sl_sessions *ss)
 {
+    if (ss->shared) {
+        sl_store_sweep(ss->store, nothing_swept, NULL);
+        sl_registry_trim(ss);
+        return;
+    }
     for (size_t i = ss->n; i-- > 0;)
         if (i < ss->n && is_expired(ss, ss->v[i]))
             sl_sessions_delete(ss, ss->v[i], nothing_done, NULL);
@@ -240,18 +261,19 @@ void sl_sessions_expire(struct sl_sessions *ss)
 
 struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id)
 {
-    struct sl_session *s = lookup(ss, tenant, id);
+    struct sl_session *s = sl_registry_lookup(ss, tenant, id);
     if (!s || !is_gone(ss, s))
         return NULL;
     if (!s->leased)
         sl_sessions_delete(ss, s, nothing_done, NULL);
-    return lookup(ss, tenant, id);
+    return sl_registry_lookup(ss, tenant, id);
 }
 
 static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
 {
     if (ss->n == ss->opt.max_sessions && !ss->opening)
-        sl_sessions_expire(ss);
+        sl_sessions_expire(
+            ss); /* of a shared store the limit is the store's: here go the others' */
     if (ss->n == ss->opt.max_sessions)
         return sl_fail(err, SL_E_SESSIONS_FULL, "there are %zu sessions, which is the limit (%s)",
                        ss->n, ss->store ? "--max-sessions" : "--sessions-in-memory");
@@ -271,7 +293,7 @@ static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
 enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
                                 struct sl_session **ret, struct sl_error *err)
 {
-    if (id && lookup(ss, tenant, id))
+    if (id && sl_registry_lookup(ss, tenant, id))
         return sl_fail_param(err, SL_E_SESSION_EXISTS, "id",
                              "there is a session '%s' already; delete it first, or take another id",
                              id);
@@ -296,7 +318,7 @@ enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, cons
         assert(sl_session_id_valid(id, strlen(id)));
         memcpy(s->id, id, strlen(id) + 1);
     }
-    s->created_at = s->used_at = ss->opt.now();
+    s->created_at = s->used_at = sl_sessions_now(ss);
     size_t place = place_of(ss, tenant, s->id);
     memmove((void *)(ss->v + place + 1), (const void *)(ss->v + place),
             (ss->n - place) * sizeof(struct sl_session *));
@@ -306,9 +328,13 @@ enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, cons
     return SL_OK;
 }
 
-bool sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct sl_list_query *q,
-                      void (*item)(const struct sl_session *s, size_t i, void *arg), void *arg)
+void sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct sl_list_query *q,
+                      const struct sl_sessions_lister *to)
 {
+    if (ss->shared) {
+        sl_sessions_list_shared(ss, tenant, q, to);
+        return;
+    }
     size_t n_prefix = strlen(q->prefix), given = 0;
     bool after = strcmp(q->after, q->prefix) >= 0;
     size_t i = place_of(ss, tenant, after ? q->after : q->prefix);
@@ -319,11 +345,13 @@ bool sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct s
             break;
         if (beyond < 0 || strcmp(s->id, q->after) <= 0 || is_gone(ss, s))
             continue;
-        if (given == q->limit)
-            return true;
-        item(s, given++, arg);
+        if (given == q->limit) {
+            to->done(true, NULL, to->arg);
+            return;
+        }
+        to->item(s, given++, to->arg);
     }
-    return false;
+    to->done(false, NULL, to->arg);
 }
 
 bool sl_sessions_busy(const struct sl_sessions *ss)
@@ -333,7 +361,16 @@ bool sl_sessions_busy(const struct sl_sessions *ss)
 
 size_t sl_sessions_count(const struct sl_sessions *ss)
 {
-    return ss->n;
+    struct sl_store_stats st;
+    if (!ss->shared)
+        return ss->n;
+    sl_store_stats(ss->store, &st);
+    return (size_t)st.sessions;
+}
+
+bool sl_sessions_are_shared(const struct sl_sessions *ss)
+{
+    return ss->shared;
 }
 
 struct sl_slab *sl_sessions_slab(const struct sl_sessions *ss)
@@ -385,9 +422,10 @@ void sl_sessions_when_free(struct sl_sessions *ss, struct sl_session *s, sl_sess
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
 {
     assert(s->leased);
+    sl_lease_ends(ss, s, false);
     s->leased = false;
     s->run = NULL;
-    s->used_at = ss->opt.now();
+    s->used_at = sl_sessions_now(ss);
     sl_residency_touch(ss, s);
     tell_free(s, NULL);
     sl_residency_balance(ss);
@@ -450,6 +488,19 @@ static void free_registry(void *arg)
         closed(closed_arg);
 }
 
+static void close_store(struct sl_sessions *ss)
+{
+    if (ss->store)
+        sl_store_close(ss->store, free_registry, ss);
+    else
+        free_registry(ss);
+}
+
+static void on_leases_closed(uv_handle_t *h)
+{
+    close_store(h->data);
+}
+
 void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *arg)
 {
     if (!ss) {
@@ -459,10 +510,10 @@ void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *
     }
     ss->closed = closed;
     ss->closed_arg = arg;
-    if (ss->store)
-        sl_store_close(ss->store, free_registry, ss);
+    if (ss->has_renewal)
+        sl_leases_close(ss, on_leases_closed);
     else
-        free_registry(ss);
+        close_store(ss);
 }
 
 enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions_options *opt,
@@ -480,12 +531,21 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
     struct opening o = {.ss = ss, .err = err};
     enum sl_code c = SL_OK;
     if (opt->store)
-        c = sl_store_open(&ss->store,
-                          &(struct sl_store_options){.spec = opt->store, .loop = opt->loop},
-                          take_head, &o, err);
+        c = sl_store_open(
+            &ss->store,
+            &(struct sl_store_options){.spec = opt->store,
+                                       .loop = opt->loop,
+                                       .durable = opt->durability == SL_DURABILITY_TURN,
+                                       .max_sessions = opt->max_sessions,
+                                       .timeout_ms = opt->store_timeout_ms,
+                                       .lease_ms = opt->lease_ms},
+            take_head, &o, err);
     ss->opening = false;
+    ss->shared = !c && sl_store_is_shared(ss->store);
     if (!c)
         c = o.code;
+    if (!c && ss->shared)
+        c = sl_leases_open(ss, err);
     if (c) {
         sl_sessions_close(ss, NULL, NULL);
         return c;

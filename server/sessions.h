@@ -11,6 +11,11 @@
  * The lease: a turn holds the session from admission to commit; whatever else changes a session
  * (PATCH, DELETE, restore, pause) takes it too. A second one is SESSION_BUSY at once.
  *
+ * With a store that several servers share (redis://) what is here of a session is what was last
+ * heard of it. So whoever names one asks the store first (sl_sessions_look()), and a lease is the
+ * store's too (sl_sessions_take(), session_lease.c): it is renewed while a turn runs, and with it
+ * comes the version that the session is at. A state in memory of an older one is dropped then.
+ *
  * Acknowledged is durable: with a store and --durability turn, a commit, a new session and a change
  * of a head call back when the store has synced them, and memory changes only then. With `drain`
  * only a pause, an eviction and the drain write. Without a store nothing is written.
@@ -64,6 +69,16 @@ struct sl_session {
     bool leased;
     struct sl_run *run; /* the turn that has the lease; NULL: something shorter has it */
 
+    /* Of a shared store; session_lease.c's. */
+    uint64_t fence;            /* of the store's lease; 0: not held */
+    int64_t renewed_ms;        /* of the loop: when it was last known to begin anew */
+    bool lease_lost, renewing; /* lost: nothing can be committed under it any more */
+    bool held_elsewhere;       /* when it was last looked at */
+    bool stale;                /* what is in memory is older than what is stored */
+    bool vanished;             /* the store does not have it any more */
+    char *held_key;            /* held elsewhere: the turn's Idempotency-Key, or NULL */
+    struct sl_session *next_held, *prev_held;
+
     /* residency.c's and residency_save.c's */
     bool has_place, readying, saving, evicting;
     bool going;             /* a delete has the lease */
@@ -91,7 +106,8 @@ struct sl_sessions_options {
     uv_loop_t *loop;
     size_t n_places;     /* sessions in memory */
     size_t max_sessions; /* of all tenants, in memory or not; without a store: ≤ n_places */
-    const char *store;   /* "dir:PATH"; NULL: none, sessions end with the process */
+    const char *store;   /* "dir:PATH", "redis://…"; NULL: none, sessions end with the process */
+    uint64_t store_timeout_ms, lease_ms; /* redis; 0: default */
     enum sl_durability durability;
     uint64_t replay_limit; /* tokens: more than these since the snapshot are worth a new one */
     size_t max_tokens;     /* that a client's snapshot may still want of a paused turn */
@@ -106,6 +122,12 @@ size_t sl_sessions_slots(size_t n_places);
 SL_NODISCARD enum sl_code sl_sessions_open(struct sl_sessions **ret,
                                            const struct sl_sessions_options *opt,
                                            struct sl_error *err);
+
+/* Do other servers have these sessions, too? */
+bool sl_sessions_are_shared(const struct sl_sessions *ss);
+
+/* A turn whose lease is lost is told so. */
+void sl_sessions_on_lost(struct sl_sessions *ss, void (*lost)(struct sl_run *run));
 
 /* Does anything still change, load or save a session? (A turn, or one that waits for the lease,
  * does not count.) */
@@ -123,6 +145,12 @@ SL_NODISCARD enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *t
 /* What changes sessions calls back when it is done and durable: exactly once, maybe from inside.
  * err NULL: it is done; s is the session (NULL after a delete). err: nothing was changed. */
 typedef void sl_session_done(void *arg, struct sl_session *s, const struct sl_error *err);
+
+/* The session as the store has it now (where nobody shares it: as sl_sessions_find()). Calls back,
+ * maybe from inside; s is valid in the callback only. Errors: SESSION_NOT_FOUND, NO_MEMORY, the
+ * store's. */
+void sl_sessions_look(struct sl_sessions *ss, const char *tenant, const char *id,
+                      sl_session_done *cb, void *arg);
 
 /* A new, empty session; id NULL: one is made from 128 random bits. metadata may be s NULL.
  * Errors: SESSION_EXISTS, SESSIONS_FULL, NO_MEMORY, INTERNAL (no random bits), the store's. */
@@ -165,10 +193,18 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
  * encoding) is through. Needs no memory, so it cannot fail. */
 void sl_sessions_forget(struct sl_sessions *ss, struct sl_session *s);
 
-/* The lease. take: SESSION_BUSY. give_back: the session is as it was, but used now. */
+/* The lease. lease: SESSION_BUSY. give_back: the session is as it was, but used now. */
 SL_NODISCARD enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run,
                                            struct sl_error *err);
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s);
+
+/* The store's lease for who has this one, where the store is shared; else there is nothing to do.
+ * Calls back, maybe from inside; after an error the lease is still to be given back. `strict`: only
+ * at the version that is known; else what is known is brought up to date, within the incarnation.
+ * key: the turn's Idempotency-Key, or NULL. Errors: SESSION_BUSY (also: changed meanwhile),
+ * IDEMPOTENCY_IN_FLIGHT, SESSION_NOT_FOUND, NO_MEMORY, the store's. */
+void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *key, bool strict,
+                      sl_session_done *cb, void *arg);
 
 /* Calls back (maybe from inside) when nobody has the lease; SESSION_NOT_FOUND when it is deleted
  * before that. Nothing is held for the caller: it acts inside the callback. */
@@ -198,9 +234,15 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
                         sl_session_done *cb, void *arg);
 
 /* The page of a tenant's sessions whose ids are above q->after and begin with q->prefix, in byte
- * order: calls item for each, at most q->limit; returns whether there are later ones. */
-bool sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct sl_list_query *q,
-                      void (*item)(const struct sl_session *s, size_t i, void *arg), void *arg);
+ * order: calls item for each, at most q->limit, then done (maybe from inside), which says whether
+ * there are later ones. Errors: the store's. */
+struct sl_sessions_lister {
+    void (*item)(const struct sl_session *s, size_t i, void *arg);
+    void (*done)(bool more, const struct sl_error *err, void *arg);
+    void *arg;
+};
+void sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct sl_list_query *q,
+                      const struct sl_sessions_lister *to);
 
 /* Removes what has expired; a timer calls it. */
 void sl_sessions_expire(struct sl_sessions *ss);

@@ -1,4 +1,5 @@
-/* sessions_priv.h: what sessions.c (the list, the lease), session_ops.c (changes), residency.c
+/* sessions_priv.h: what sessions.c (the list, the lease), session_lease.c (leases and looks of a
+ * shared store), session_ops.c (changes), residency.c
  * (places, loads, evictions) and residency_save.c (encoding, saving) share. */
 #ifndef SLATE_SERVER_SESSIONS_PRIV_H
 #define SLATE_SERVER_SESSIONS_PRIV_H
@@ -28,7 +29,11 @@ struct sl_sessions {
     struct sl_session *line, **line_end; /* sessions that wait for a place */
     size_t n_line, n_evicting, n_encoding;
     bool balancing, balance_again;
-    bool opening;
+    bool opening, shared;
+    uv_timer_t renewal; /* shared */
+    bool has_renewal;
+    struct sl_session *held; /* of which the store's lease is held */
+    void (*lost)(struct sl_run *run);
     struct sl_encode *encode_line, **encode_line_end; /* encodings that wait for their turn */
     struct sl_residency_stats stats;
 
@@ -55,6 +60,26 @@ SL_NODISCARD bool sl_session_keep_answer(struct sl_session *s, const struct sl_a
 void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s); /* state and all */
 struct sl_store_key sl_session_key(const struct sl_session *s);
 struct sl_store_head sl_session_head(const struct sl_session *s);
+int64_t sl_sessions_now(const struct sl_sessions *ss); /* the store's clock, where it has one */
+struct sl_session *sl_registry_lookup(const struct sl_sessions *ss, const char *tenant,
+                                      const char *id);
+
+/* session_lease.c */
+SL_NODISCARD enum sl_code sl_leases_open(struct sl_sessions *ss, struct sl_error *err);
+void sl_leases_close(struct sl_sessions *ss, uv_close_cb closed);
+/* The lease's end in the registry; told: the store has ended it already, or never had it. */
+void sl_lease_ends(struct sl_sessions *ss, struct sl_session *s, bool told);
+/* What the store says of a session becomes what is known. */
+SL_NODISCARD enum sl_code sl_session_adopt(struct sl_session *s, const struct sl_store_head *h,
+                                           struct sl_error *err);
+void sl_sessions_list_shared(struct sl_sessions *ss, const char *tenant,
+                             const struct sl_list_query *q, const struct sl_sessions_lister *to);
+void sl_registry_trim(struct sl_sessions *ss); /* what the store has anyway */
+
+bool sl_session_is_quiet_now(const struct sl_session *s);
+struct sl_op;
+/* session_ops.c: calls when nobody reads or writes s any more; the op has the lease. */
+void sl_op_when_quiet(struct sl_op *op, void (*then)(struct sl_op *op));
 
 /* session_ops.c: nothing of what its caller has begun reads or writes the session any more. What
  * has waited for that goes on now: s may be gone afterwards. */
@@ -71,6 +96,7 @@ void sl_residency_balance(struct sl_sessions *ss); /* places for those that wait
 struct sl_op {
     struct sl_op *next;                   /* forks in line */
     void (*when_quiet)(struct sl_op *op); /* while it is its session's quiet_op */
+    void (*leased)(struct sl_op *op);
     struct sl_sessions *ss;
     struct sl_session *s;
     char *tenant, *id; /* of a new one; id NULL: any */
@@ -80,6 +106,12 @@ struct sl_op {
     sl_session_done *cb;
     void *arg;
     bool has_ttl, is_new;
+
+    /* sl_sessions_take(); id is the turn's Idempotency-Key then */
+    bool strict;
+    int64_t asked_ms;
+    struct sl_store_head *arg_head; /* metadata in `metadata` */
+
     enum sl_restore_kind kind;
     int64_t ttl_s;
     char *metadata;
@@ -112,6 +144,8 @@ struct sl_op {
 struct sl_op *sl_op_new(struct sl_sessions *ss, sl_session_done *cb, void *arg);
 void sl_op_free(struct sl_op *op);
 void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *err); /* calls back */
+/* The lease of op->s, the store's too; then `leased`, or the op ends with the error. */
+void sl_op_lease(struct sl_op *op, void (*leased)(struct sl_op *op));
 void sl_op_refuse(sl_session_done *cb, void *arg,
                   const char *what); /* no memory for the op itself */
 /* A new session, leased by the op, for `made`; then it is kept, or it did not come to be. An
@@ -128,14 +162,15 @@ static inline bool sl_session_is_ephemeral(const struct sl_session *s)
 
 static inline bool sl_session_writes_turns(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return ss->store && ss->opt.durability == SL_DURABILITY_TURN && !sl_session_is_ephemeral(s);
+    return ss->store && (ss->shared || ss->opt.durability == SL_DURABILITY_TURN) &&
+           !sl_session_is_ephemeral(s);
 }
 
 /* Does the store hold its snapshot as of now? What is not in memory has nothing newer than the
  * store: after a crash that is a snapshot and the turns since. */
 static inline bool sl_session_is_saved(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return !ss->store || sl_session_is_ephemeral(s) ||
+    return !ss->store || sl_session_is_ephemeral(s) || s->stale || s->vanished ||
            (s->in_store && !s->head_dirty && (!s->in_memory || s->saved_version == s->version));
 }
 

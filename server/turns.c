@@ -47,6 +47,7 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
     ts->line_end = &ts->line;
     ts->ending_end = &ts->ending;
     ts->wake.data = ts;
+    sl_sessions_on_lost(sessions, sl_run_lost);
     int rc = uv_async_init(loop, &ts->wake, on_wake);
     if (rc) {
         sl_free(ts);
@@ -222,7 +223,9 @@ void sl_run_cancel(struct sl_run *r, bool commit)
     r->cancelled = true;
     if (r->state == WAITING) {
         sl_run_leave_line(r);
-        sl_run_end_with(r, SL_FINISH_CANCELLED);
+        if (r->lost)
+            sl_run_tell_lost(r, &r->result.error);
+        sl_run_end_with(r, r->lost ? SL_FINISH_NONE : SL_FINISH_CANCELLED);
     } else if (r->state == RUNNING) {
         sl_engine_cancel(r->ts->engine, r->turn, SL_FINISH_CANCELLED);
     }
@@ -252,6 +255,22 @@ void sl_run_close(struct sl_run *r)
     assert(r->state == OVER);
     unlink_run(r);
     free_run(r);
+}
+
+void sl_run_tell_lost(const struct sl_run *r, struct sl_error *err)
+{
+    (void)sl_fail(err, SL_E_LEASE_LOST,
+                  "the lease of session '%s' could not be renewed in time, and another server may "
+                  "have the session; nothing of the turn was kept",
+                  r->session ? r->session->id : "");
+}
+
+void sl_run_lost(struct sl_run *r)
+{
+    if (r->state >= COMMITTING) /* the store decides */
+        return;
+    r->lost = true;
+    sl_run_cancel(r, false);
 }
 
 const struct sl_turn *sl_run_turn(const struct sl_run *r)
@@ -381,7 +400,11 @@ static void end_with_result(struct sl_run *r)
 {
     const struct sl_turn_result *result = sl_turn_result(r->turn);
     take_result(r, result);
-    if (r->session && !result->code && result->complete && !r->roll_back) {
+    if (r->lost) {
+        r->result.finish = SL_FINISH_NONE;
+        sl_run_tell_lost(r, &r->result.error);
+    }
+    if (r->session && !r->lost && !result->code && result->complete && !r->roll_back) {
         commit(r, result);
     } else {
         release(r);

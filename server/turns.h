@@ -72,6 +72,7 @@ struct sl_run_spec {
      * an answer of more than SL_ANSWER_BYTES_MAX is refused at start (INVALID_VALUE, max_tokens).
      */
     const char *idempotency_key;
+    bool strict; /* the session must be at the version that is known (sl_sessions_take()) */
     unsigned char request_hash[16];
     void (*answer)(struct sl_run *r, void *user, struct sl_buf *b);
     /* news: tokens were released since the last call (sl_run_turn() has them). May be NULL. */

@@ -29,6 +29,7 @@ struct sl_run {
     int64_t started_ms;
     size_t n_drop; /* tokens that were pending and are chosen again */
     bool roll_back, cancelled, pause, detached;
+    bool lost;     /* the store's lease */
     bool is_ready; /* the session is in memory */
     bool starting; /* sl_run_start() is on the stack */
     bool unread;   /* ENDING: it was paused before the engine had it */
@@ -58,6 +59,11 @@ struct sl_turns {
     void (*drained)(void *arg);
     void *drained_arg;
 };
+
+/* turns.c. The run that has lost its session's lease: it ends with an error, as soon as it can. */
+void sl_run_lost(struct sl_run *r);
+/* Why it ended: the lease was lost. */
+void sl_run_tell_lost(const struct sl_run *r, struct sl_error *err);
 
 /* turns.c. It ends without the engine: `done` comes from the loop's next turn. */
 void sl_run_end_later(struct sl_run *r);

@@ -33,8 +33,8 @@ enum sl_code sl_app_check_model(const struct sl_app *app, const char *name, stru
                          app->n_model_names > 1 ? " and others, see /v1/models" : "");
 }
 
-enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id, struct sl_session **ret,
-                            struct sl_error *err)
+enum sl_code sl_app_session_name(const struct sl_exchange *ex, const char *id, const char **ret,
+                                 struct sl_error *err)
 {
     const char *header = sl_exchange_header(ex, "X-Slate-Session");
     if (header && id && strcmp(header, id) != 0)
@@ -42,14 +42,25 @@ enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id, struct
                              "the header X-Slate-Session names '%.128s', the request '%.128s'",
                              header, id);
     const char *name = id ? id : header;
+    enum sl_code c = SL_OK;
+    if (name)
+        c = sl_session_id_check(name, strlen(name), id ? "session" : "X-Slate-Session", err);
+    if (!c)
+        *ret = name;
+    return c;
+}
+
+enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id, struct sl_session **ret,
+                            struct sl_error *err)
+{
+    const char *name;
+    enum sl_code c = sl_app_session_name(ex, id, &name, err);
+    if (c)
+        return c;
     if (!name) {
         *ret = NULL;
         return SL_OK;
     }
-    enum sl_code c =
-        sl_session_id_check(name, strlen(name), id ? "session" : "X-Slate-Session", err);
-    if (c)
-        return c;
     return sl_sessions_find(sl_app_of(ex)->sessions, sl_exchange_tenant(ex), name, ret, err);
 }
 
@@ -76,7 +87,7 @@ void sl_app_session_view(const struct sl_app *app, const struct sl_session *s,
         .version = s->version,
         .tokens_seen = s->tokens_seen,
         .in_memory = s->in_memory,
-        .busy = s->leased,
+        .busy = s->leased || s->held_elsewhere,
         .bytes = sl_model_info(app->model)->state_bytes,
         .created_at = s->created_at,
         .used_at = s->used_at,

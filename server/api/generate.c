@@ -270,6 +270,7 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
         .resume = q->input.kind == SL_INPUT_RESUME,
         .chat_template = g->is_chat ? g->app->chat->name : NULL,
         .idempotency_key = g->key,
+        .strict = g->key || (s && sl_exchange_header(g->ex, "If-Match")),
         .answer = on_answer,
         .news = on_news,
         .done = on_done,
@@ -286,7 +287,8 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
     return c;
 }
 
-static enum sl_code prepare(struct sl_generation *g, struct sl_session **ret, struct sl_error *err)
+/* What can be told of the request alone; *ret_name: the session that it names, or NULL. */
+static enum sl_code understand(struct sl_generation *g, const char **ret_name, struct sl_error *err)
 {
     size_t n;
     const char *body = sl_exchange_body(g->ex, &n);
@@ -299,8 +301,14 @@ static enum sl_code prepare(struct sl_generation *g, struct sl_session **ret, st
     g->is_chat = g->req.input.kind == SL_INPUT_MESSAGES;
     g->stateless = g->req.initial_state || g->req.return_state;
     c = sl_app_check_model(g->app, g->req.model, err);
-    if (!c)
-        c = find_session(g, ret, err);
+    return c ? c : sl_app_session_name(g->ex, g->req.session, ret_name, err);
+}
+
+static enum sl_code prepare(struct sl_generation *g, struct sl_session **ret, struct sl_error *err)
+{
+    size_t n;
+    const char *body = sl_exchange_body(g->ex, &n);
+    enum sl_code c = find_session(g, ret, err);
     if (!c && g->stateless)
         c = sl_stateless_check(g, err);
     if (!c)
@@ -315,7 +323,7 @@ static enum sl_code prepare(struct sl_generation *g, struct sl_session **ret, st
 }
 
 /* The turn begins now, or when its session's memory is there. */
-static enum sl_code start(struct sl_generation *g, struct sl_error *err)
+static enum sl_code begin(struct sl_generation *g, struct sl_error *err)
 {
     struct sl_session *s = NULL;
     enum sl_code c = prepare(g, &s, err);
@@ -330,6 +338,45 @@ static enum sl_code start(struct sl_generation *g, struct sl_error *err)
     if (s)
         c = sl_session_match(s, sl_exchange_header(g->ex, "If-Match"), err);
     return c ? c : sl_generation_run(g, s, err);
+}
+
+static void on_looked(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_generation *g = arg;
+    struct sl_error own;
+    (void)s;
+    if (!g->ex)
+        sl_generation_fail(g, NULL);
+    else if (err && err->code != SL_E_SESSION_NOT_FOUND)
+        sl_generation_fail(g, err);
+    else if (begin(g, &own))
+        sl_generation_fail(g, &own);
+}
+
+/* Is what is known here of the session enough to begin with? The turn's lease brings the rest up to
+ * date (sl_sessions_take()), so only where something is concluded before that the store is asked
+ * first: what If-Match and Idempotency-Key are compared with, and whether a chat goes on. */
+static bool is_known(const struct sl_generation *g, const char *name)
+{
+    struct sl_session *s;
+    struct sl_sessions *ss = g->app->sessions;
+    if (!name || !sl_sessions_are_shared(ss))
+        return true;
+    return !g->is_chat && !sl_exchange_header(g->ex, "If-Match") &&
+           !sl_exchange_header(g->ex, "Idempotency-Key") &&
+           !sl_sessions_find(ss, sl_exchange_tenant(g->ex), name, &s, NULL) && s->in_memory;
+}
+
+static enum sl_code start(struct sl_generation *g, struct sl_error *err)
+{
+    const char *name = NULL;
+    enum sl_code c = understand(g, &name, err);
+    if (c)
+        return c;
+    if (is_known(g, name))
+        return begin(g, err);
+    sl_sessions_look(g->app->sessions, sl_exchange_tenant(g->ex), name, on_looked, g);
+    return SL_OK;
 }
 
 void sl_generation_fail(struct sl_generation *g, const struct sl_error *err)

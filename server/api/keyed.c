@@ -71,7 +71,9 @@ static void answer_again(struct sl_generation *g, const struct sl_session *s,
 static enum sl_code check_in_flight(const struct sl_generation *g, const struct sl_session *s,
                                     struct sl_error *err)
 {
-    const char *running = s->run ? sl_run_idempotency_key(s->run) : NULL;
+    const char *running = s->run              ? sl_run_idempotency_key(s->run)
+                          : s->held_elsewhere ? s->held_key
+                                              : NULL;
     if (!running || strcmp(running, g->key) != 0)
         return SL_OK;
     return sl_fail_param(err, SL_E_IDEMPOTENCY_IN_FLIGHT, "Idempotency-Key",

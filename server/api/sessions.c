@@ -164,6 +164,20 @@ static enum sl_code new_id(const struct sl_exchange *ex, const char *id, const c
     return sl_session_id_check(header, strlen(header), "X-Slate-Session", err);
 }
 
+static void on_source(void *arg, struct sl_session *from, const struct sl_error *err)
+{
+    struct creation *k = arg;
+    const struct sl_session_request *q = &k->q;
+    const char *id = NULL;
+    struct sl_error own;
+    if (err || !k->ex)
+        creation_fails(k, err);
+    else if (new_id(k->ex, q->id, &id, &own)) /* it was fine before */
+        creation_fails(k, &own);
+    else
+        sl_sessions_fork(k->app->sessions, from, id, q->has_ttl, q->ttl_s, q->metadata, on_made, k);
+}
+
 /* Errors are those that need no waiting; else on_made() follows. */
 static enum sl_code make_session(struct creation *k, struct sl_error *err)
 {
@@ -171,14 +185,11 @@ static enum sl_code make_session(struct creation *k, struct sl_error *err)
     const struct sl_session_request *q = &k->q;
     const char *tenant = sl_exchange_tenant(k->ex), *id = NULL;
     int64_t ttl_s = q->has_ttl ? q->ttl_s : 0;
-    struct sl_session *from;
     enum sl_code c = new_id(k->ex, q->id, &id, err);
-    if (!c && q->from_session)
-        c = sl_sessions_find(app->sessions, tenant, q->from_session, &from, err);
     if (c)
         return c;
     if (q->from_session)
-        sl_sessions_fork(app->sessions, from, id, q->has_ttl, q->ttl_s, q->metadata, on_made, k);
+        sl_sessions_look(app->sessions, tenant, q->from_session, on_source, k);
     else if (q->from_snapshot)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,
                             SL_RESTORE_SNAPSHOT, q->from_snapshot, q->n_from_snapshot, NULL,
@@ -231,9 +242,10 @@ static void post_sessions(struct sl_exchange *ex)
 /* --- list ------------------------------------------------------------------------------------- */
 
 struct listing {
+    struct sl_exchange *ex; /* NULL: the client has gone */
     const struct sl_app *app;
-    struct sl_buf *b;
-    const char *last_id;
+    struct sl_buf b;
+    char last_id[SL_SESSION_ID_MAX + 1];
 };
 
 static void list_item(const struct sl_session *s, size_t i, void *arg)
@@ -241,9 +253,31 @@ static void list_item(const struct sl_session *s, size_t i, void *arg)
     struct listing *l = arg;
     struct sl_session_view view;
     sl_app_session_view(l->app, s, &view);
-    sl_write_session_list_item(l->b, i, &view);
-    l->last_id = s->id;
+    sl_write_session_list_item(&l->b, i, &view);
+    memcpy(l->last_id, s->id, sizeof l->last_id);
 }
+
+static void list_done(bool more, const struct sl_error *err, void *arg)
+{
+    struct listing *l = arg;
+    if (l->ex && err) {
+        sl_exchange_fail(l->ex, err);
+    } else if (l->ex) {
+        sl_write_session_list_end(&l->b, more, l->last_id[0] ? l->last_id : NULL);
+        sl_app_reply_json(l->ex, 200, &l->b);
+    }
+    sl_buf_done(&l->b);
+    sl_free(l);
+}
+
+static void on_list_gone(struct sl_exchange *ex, void *user)
+{
+    struct listing *l = user;
+    l->ex = NULL;
+    sl_exchange_cut(ex);
+}
+
+static const struct sl_exchange_events list_events = {.abort = on_list_gone};
 
 static void get_sessions(struct sl_exchange *ex)
 {
@@ -255,17 +289,20 @@ static void get_sessions(struct sl_exchange *ex)
         const char *query = sl_exchange_query_text(ex);
         c = sl_list_query_decode(&q, query, strlen(query), &app->limits, &err);
     }
+    struct listing *l = c ? NULL : sl_calloc(1, sizeof *l);
+    if (!c && !l)
+        c = sl_fail(&err, SL_E_NO_MEMORY, "no memory for the request");
     if (c) {
         sl_exchange_fail(ex, &err);
         return;
     }
-    struct sl_buf b;
-    struct listing l = {.app = app, .b = &b};
-    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
-    sl_write_session_list_begin(&b);
-    bool more = sl_sessions_list(app->sessions, sl_exchange_tenant(ex), &q, list_item, &l);
-    sl_write_session_list_end(&b, more, l.last_id);
-    sl_app_reply_json(ex, 200, &b);
+    l->ex = ex;
+    l->app = app;
+    sl_buf_init(&l->b, SL_RESPONSE_BYTES_MAX);
+    sl_exchange_on(ex, &list_events, l);
+    sl_write_session_list_begin(&l->b);
+    sl_sessions_list(app->sessions, sl_exchange_tenant(ex), &q,
+                     &(struct sl_sessions_lister){list_item, list_done, l});
 }
 
 /* --- one session ------------------------------------------------------------------------------ */
@@ -354,6 +391,12 @@ static void post_cancel(struct sl_exchange *ex)
     char id[SL_SESSION_ID_MAX + 1];
     bool running = s->run != NULL;
     memcpy(id, s->id, sizeof id);
+    if (!running && s->held_elsewhere) {
+        (void)sl_fail_param(&err, SL_E_SESSION_BUSY, "session",
+                            "the turn of session '%s' runs on another server; ask that one", id);
+        sl_exchange_fail(ex, &err);
+        return;
+    }
     if (running)
         sl_run_cancel(s->run, true);
     struct sl_buf b;
@@ -366,15 +409,21 @@ static void post_cancel(struct sl_exchange *ex)
 const struct sl_route sl_session_routes[] = {
     {SL_POST, "/v1/sessions", SL_ROLE_USER, 0, SL_BODY_JSON, post_sessions},
     {SL_GET, "/v1/sessions", SL_ROLE_USER, 0, SL_BODY_NONE, get_sessions},
-    {SL_GET, "/v1/sessions/{id}", SL_ROLE_USER, 0, SL_BODY_NONE, get_session},
-    {SL_PATCH, "/v1/sessions/{id}", SL_ROLE_USER, 0, SL_BODY_JSON, patch_session},
-    {SL_DELETE, "/v1/sessions/{id}", SL_ROLE_USER, 0, SL_BODY_NONE, delete_session},
-    {SL_POST, "/v1/sessions/{id}/fork", SL_ROLE_USER, 0, SL_BODY_JSON, post_fork},
-    {SL_POST, "/v1/sessions/{id}/pause", SL_ROLE_USER, 0, SL_BODY_JSON, sl_post_pause},
-    {SL_POST, "/v1/sessions/{id}/resume", SL_ROLE_USER, 0, SL_BODY_JSON, sl_post_resume},
-    {SL_GET, "/v1/sessions/{id}/snapshot", SL_ROLE_USER, 0, SL_BODY_NONE, sl_get_snapshot},
-    {SL_PUT, "/v1/sessions/{id}/snapshot", SL_ROLE_USER, 0, SL_BODY_BYTES, sl_put_snapshot},
-    {SL_GET, "/v1/sessions/{id}/memory", SL_ROLE_USER, 0, SL_BODY_NONE, sl_get_memory},
-    {SL_POST, "/v1/sessions/{id}/cancel", SL_ROLE_USER, 0, SL_BODY_JSON, post_cancel},
+    {SL_GET, "/v1/sessions/{id}", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_NONE, get_session},
+    {SL_PATCH, "/v1/sessions/{id}", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON, patch_session},
+    {SL_DELETE, "/v1/sessions/{id}", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_NONE, delete_session},
+    {SL_POST, "/v1/sessions/{id}/fork", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON, post_fork},
+    {SL_POST, "/v1/sessions/{id}/pause", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
+     sl_post_pause},
+    {SL_POST, "/v1/sessions/{id}/resume", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
+     sl_post_resume},
+    {SL_GET, "/v1/sessions/{id}/snapshot", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_NONE,
+     sl_get_snapshot},
+    {SL_PUT, "/v1/sessions/{id}/snapshot", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_BYTES,
+     sl_put_snapshot},
+    {SL_GET, "/v1/sessions/{id}/memory", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_NONE,
+     sl_get_memory},
+    {SL_POST, "/v1/sessions/{id}/cancel", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
+     post_cancel},
 };
 const size_t sl_session_n_routes = sizeof sl_session_routes / sizeof *sl_session_routes;

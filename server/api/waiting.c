@@ -1,6 +1,8 @@
 /* waiting.c: see waiting.h. */
 #include "server/api/waiting.h"
 
+#include <string.h>
+
 #include "engine/base/mem.h"
 
 void sl_app_reply_session(struct sl_exchange *ex, int status, const struct sl_session *s)
@@ -32,6 +34,65 @@ enum sl_code sl_app_find_named(struct sl_exchange *ex, struct sl_session **ret,
         *ret = s;
     return c;
 }
+
+/* --- what the store has of a session ------------------------------------------------------------
+ */
+
+struct asking {
+    struct sl_exchange *ex; /* NULL: the client has gone */
+    void (*handler)(struct sl_exchange *ex);
+};
+
+static void on_asker_gone(struct sl_exchange *ex, void *user)
+{
+    struct asking *a = user;
+    a->ex = NULL;
+    sl_exchange_cut(ex);
+}
+
+static const struct sl_exchange_events asking_events = {.abort = on_asker_gone};
+static const struct sl_exchange_events no_events;
+
+/* That there is none is for the handler to say: a PUT may make it. */
+static void on_answer(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct asking *a = arg;
+    struct sl_exchange *ex = a->ex;
+    void (*handler)(struct sl_exchange *) = a->handler;
+    (void)s;
+    sl_free(a);
+    if (!ex)
+        return;
+    sl_exchange_on(ex, &no_events, NULL);
+    if (err && err->code != SL_E_SESSION_NOT_FOUND)
+        sl_exchange_fail(ex, err);
+    else
+        handler(ex);
+}
+
+void sl_app_named(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex))
+{
+    const struct sl_app *app = sl_app_of(ex);
+    const char *id = sl_exchange_param(ex, "id");
+    struct sl_error err;
+    if (!app->turns || !sl_sessions_are_shared(app->sessions) ||
+        !sl_session_id_valid(id, strlen(id))) {
+        handler(ex);
+        return;
+    }
+    struct asking *a = sl_calloc(1, sizeof *a);
+    if (!a) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for the request");
+        sl_exchange_fail(ex, &err);
+        return;
+    }
+    *a = (struct asking){ex, handler};
+    sl_exchange_on(ex, &asking_events, a);
+    sl_sessions_look(app->sessions, sl_exchange_tenant(ex), id, on_answer, a);
+}
+
+/* --- waiting for a change -----------------------------------------------------------------------
+ */
 
 static void on_abort(struct sl_exchange *ex, void *user)
 {

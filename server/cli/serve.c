@@ -235,6 +235,8 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                            .max_sessions =
                                                has_store ? (size_t)c->max_sessions : s->n_sessions,
                                            .store = has_store ? c->store : NULL,
+                                           .store_timeout_ms = c->store_timeout_ms,
+                                           .lease_ms = c->lease_ms,
                                            .durability = (enum sl_durability)c->durability,
                                            .replay_limit = s->replay_limit,
                                            .max_tokens = limits.max_tokens,
@@ -418,8 +420,11 @@ static int run(struct serving *s)
     sl_server_add_routes(server, sl_generate_routes, sl_generate_n_routes);
     sl_server_add_routes(server, sl_session_routes, sl_session_n_routes);
     sl_server_add_routes(server, sl_model_routes, sl_model_n_routes);
-    struct sl_server_hooks hooks = {
-        .app = &s->app, .drain = on_drain, .drain_limit = on_drain_limit, .collect = on_collect};
+    struct sl_server_hooks hooks = {.app = &s->app,
+                                    .drain = on_drain,
+                                    .drain_limit = on_drain_limit,
+                                    .named = sl_app_named,
+                                    .collect = on_collect};
     sl_server_set_hooks(server, &hooks);
     s->work.data = s;
     s->is_loading = uv_queue_work(sl_server_loop(server), &s->work, load, on_loaded) == 0;

@@ -1,0 +1,179 @@
+/* session_fork.c: a session that begins as another one: one more reference to its state. See
+ * sessions.h, and session_ops.c for what an op is. */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "server/sessions_priv.h"
+
+static void on_fork_saved(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    (void)s;
+    if (err)
+        sl_op_undo_new(op, err);
+    else
+        sl_op_keep_new(op);
+}
+
+static bool copy_rest(struct sl_session *s, const struct sl_session *from)
+{
+    if (from->n_pending) {
+        s->pending = sl_malloc(from->n_pending * sizeof *s->pending);
+        if (!s->pending)
+            return false;
+        memcpy(s->pending, from->pending, from->n_pending * sizeof *s->pending);
+        s->n_pending = from->n_pending;
+    }
+    if (from->ring) {
+        s->ring = sl_malloc(sizeof *s->ring);
+        if (!s->ring)
+            return false;
+        *s->ring = *from->ring;
+    }
+    if (from->paused) {
+        s->paused = sl_strndup(from->paused, from->n_paused);
+        if (!s->paused)
+            return false;
+        s->n_paused = from->n_paused;
+    }
+    return true;
+}
+
+static void start_forks(struct sl_sessions *ss);
+
+static void forget_source(struct sl_sessions *ss, struct sl_session *from)
+{
+    from->n_forks--;
+    sl_session_is_quiet(ss, from);
+}
+
+/* The old one may go, and the next in line begin. */
+static void release_source(struct sl_op *op)
+{
+    struct sl_sessions *ss = op->ss;
+    forget_source(ss, op->from);
+    op->from = NULL;
+    ss->n_forks--;
+    start_forks(ss);
+}
+
+static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    struct sl_session *s = op->s;
+    struct sl_error no_memory;
+    if (!err && !copy_rest(s, from)) {
+        (void)sl_fail(&no_memory, SL_E_NO_MEMORY, "no memory for a session");
+        err = &no_memory;
+    }
+    if (!err) {
+        if (from->state)
+            sl_slab_ref(op->ss->opt.slab, from->state);
+        s->state = from->state;
+        s->version = from->version;
+        s->tokens_seen = from->tokens_seen;
+    }
+    if (err)
+        op->err = *err;
+    bool failed = err != NULL;
+    release_source(op);
+    if (failed)
+        sl_op_undo_new(op, &op->err);
+    else if (sl_session_writes_turns(op->ss, s))
+        sl_sessions_save(op->ss, s, on_fork_saved, op);
+    else
+        sl_op_keep_new(op);
+}
+
+static void on_fork_place(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    (void)s;
+    if (err) {
+        op->err = *err;
+        release_source(op);
+        sl_op_undo_new(op, &op->err);
+        return;
+    }
+    sl_sessions_ready(op->ss, op->from, on_source_ready, op);
+}
+
+/* An id for a fork that nobody named. Balancers hash an id up to "--" (deploy/), so one that begins
+ * as its source's leads to the node where the fork is. A source's id that leaves no room for 128
+ * random bits is not taken over. */
+static enum sl_code make_fork_id(char dst[SL_SESSION_ID_MAX + 1], const char *from,
+                                 struct sl_error *err)
+{
+    enum { HEX = 32, ROOT_MAX = SL_SESSION_ID_MAX - HEX - 2 };
+    char prefix[ROOT_MAX + 3] = "s-";
+    const char *end = strstr(from, "--");
+    size_t n = end ? (size_t)(end - from) : strlen(from);
+    if (n <= ROOT_MAX)
+        snprintf(prefix, sizeof prefix, "%.*s--", (int)n, from);
+    return sl_random_id(dst, SL_SESSION_ID_MAX + 1, prefix, err);
+}
+
+/* A fork has the place of the new session while it waits for one for the old one. Were there as
+ * many of them as places, each would wait for ever. */
+static void start_forks(struct sl_sessions *ss)
+{
+    while (ss->forks && ss->n_forks + 1 < ss->opt.n_places) {
+        struct sl_op *op = ss->forks;
+        ss->forks = op->next;
+        if (!ss->forks)
+            ss->forks_end = &ss->forks;
+        ss->n_forks++;
+        sl_sessions_ready(ss, op->s, on_fork_place, op);
+    }
+}
+
+/* First the new one's place, then the old one's state: who has a place is not evicted for it while
+ * it is leased, and the old one is not deleted while it is read. */
+static void fork_made(struct sl_op *op)
+{
+    struct sl_sessions *ss = op->ss;
+    op->next = NULL;
+    *ss->forks_end = op;
+    ss->forks_end = &op->next;
+    start_forks(ss);
+}
+
+static void fork_refused(struct sl_op *op, const struct sl_error *err)
+{
+    struct sl_sessions *ss = op->ss;
+    struct sl_session *from = op->from;
+    op->err = *err;
+    sl_op_end(op, NULL, &op->err);
+    forget_source(ss, from);
+}
+
+void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
+                      int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg)
+{
+    struct sl_error err;
+    char made[SL_SESSION_ID_MAX + 1];
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    if (!op) {
+        sl_op_refuse(cb, arg, "for a session");
+        return;
+    }
+    enum sl_code c = SL_OK;
+    if (ss->opt.n_places < 2)
+        c = sl_fail(&err, SL_E_SESSIONS_FULL,
+                    "a fork needs two sessions in memory at once, and there is room for one "
+                    "(--sessions-in-memory)");
+    if (!c && !id)
+        c = make_fork_id(made, from->id, &err);
+    if (c) {
+        sl_op_end(op, NULL, &err);
+        return;
+    }
+    op->ttl_s = has_ttl ? ttl_s : from->ttl_s;
+    if (!metadata.s && from->metadata)
+        metadata = (struct sl_text){from->metadata, from->n_metadata};
+    op->from = from;
+    from->n_forks++;
+    op->refused = fork_refused;
+    sl_op_make(op, from->tenant, id ? id : made, metadata, fork_made);
+}
