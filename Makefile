@@ -162,7 +162,7 @@ tidy: ## clang-tidy, the layer check, the style check
 	@tests/layers.sh
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
 	@git ls-files '*.c' | grep -v '^tests/' | grep -v '^engine/kernels/neon' | \
-	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx512f -mfma -mf16c || exit 255' tidy
+	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c || exit 255' tidy
 	@clang-tidy --quiet engine/kernels/neon*.c -- -I. -Iinclude -std=c11 --target=aarch64-linux-gnu -idirafter /usr/aarch64-linux-gnu/include
 
 format: ## lay out every C file as .clang-format says
@@ -220,14 +220,16 @@ $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
 # Vector instructions only in the files that are entered after the processor was asked for them.
 ifeq ($(FLAVOR),fuzz)
 # Clang takes minutes to instrument these loops, and no fuzzer reaches them with odd sizes.
-$(B)/engine/kernels/avx512_matmul.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
+$(addprefix $(B)/engine/kernels/,avx512_matmul.o avx512_quant.o avx2_matmul.o avx2_quant.o): CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
 endif
-$(B)/engine/kernels/avx2.o $(B)/engine/kernels/avx2_matmul.o: CFLAGS += -mavx2 -mfma -mf16c -O3
+$(addprefix $(B)/engine/kernels/,avx2.o avx2_matmul.o avx2_quant.o): CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
+$(B)/engine/kernels/avx512_quant.o: CFLAGS += -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c -O3
 # Scheduling before registers are given out takes more than there are: sums went through memory.
 $(B)/engine/kernels/neon.o $(B)/engine/kernels/neon_matmul.o: CFLAGS += -O3 \
   $(if $(filter fuzz,$(FLAVOR)),,-fno-schedule-insns)
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
+$(B)/engine/kernels/quant.o: CFLAGS += -O3
 $(B)/engine/kernels/pack.o $(B)/engine/load_job.o $(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3
 ifeq ($(ARCH),x86_64)
 $(B)/engine/base/hash_avx2.o $(B)/engine/snapshot_values_avx2.o: CFLAGS += -mavx2 -O3

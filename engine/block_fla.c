@@ -68,15 +68,14 @@ struct job {
     size_t ld_wide;
 };
 
-static void wide_part(void *arg, size_t part, size_t n_parts)
+static void wide_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct sl_pass *p = j->p;
     const struct sl_product v[] = {
         {&j->b->gate, p->xn, p->ld, j->gate, j->ld_wide, NULL},
         {&j->b->up, p->xn, p->ld, j->up, j->ld_wide, NULL},
     };
-    sl_pass_products(p, v, 2, j, part, n_parts);
+    sl_pass_products(p, v, 2, j, NULL);
 }
 
 /* The two halves of a product meet only once both are there. */
@@ -101,7 +100,7 @@ static void forward(const struct sl_pass *p, const void *layer, const struct sl_
     j.up = sl_pass_take(p, &used, j.ld_wide);
     j.y = sl_pass_take(p, &used, p->ld);
     sl_pass_norm(p, &b->norm_ffn);
-    sl_workers_run(p->workers, wide_part, &j);
+    wide_stage(&j);
     sl_workers_run(p->workers, gate_part, &j);
     sl_pass_add_product(p, &b->down, j.gate, j.ld_wide, j.y);
 }

@@ -80,11 +80,10 @@ static void gelu_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void wide_part(void *arg, size_t part, size_t n_parts)
+static void wide_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct sl_product v = {&j->b->w1, j->p->xn, j->p->ld, j->wide, j->ld_wide, gelu_tile};
-    sl_pass_products(j->p, &v, 1, j, part, n_parts);
+    sl_pass_products(j->p, &v, 1, j, NULL);
 }
 
 static void forward(const struct sl_pass *p, const void *layer, const struct sl_mixer *mixer,
@@ -97,7 +96,7 @@ static void forward(const struct sl_pass *p, const void *layer, const struct sl_
     j.y = sl_pass_take(p, &used, p->ld);
     j.wide = sl_pass_take(p, &used, j.ld_wide);
     sl_pass_norm(p, &b->norm_ffn);
-    sl_workers_run(p->workers, wide_part, &j);
+    wide_stage(&j);
     sl_pass_add_biased(p, &b->w2, j.wide, j.ld_wide, b->b2, j.y);
 }
 

@@ -121,19 +121,24 @@ static void sigmoid_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void key_part(void *arg, size_t part, size_t n_parts)
+static void keep_part(const void *arg, size_t part, size_t n_parts)
 {
     const struct job *j = arg;
+    const struct sl_pass *p = j->p;
+    size_t begin, end;
+    sl_work_range(p->n_spans, 1, part, n_parts, &begin, &end);
+    for (size_t s = begin; s < end; s++)
+        sl_pass_keep_shift(p, &p->spans[s], j->b->shift, 0, p->d_model);
+}
+
+static void key_stage(const struct job *j)
+{
     const struct sl_pass *p = j->p;
     const struct sl_product v[] = {
         {&j->b->key, j->mixed, p->ld, j->wide, sl_row_floats(j->b->key.n_out), relu2_tile},
         {&j->b->receptance, j->mixed_r, p->ld, j->gate, p->ld, sigmoid_tile},
     };
-    sl_pass_products(p, v, j->gate ? 2 : 1, j, part, n_parts);
-    size_t begin, end;
-    sl_work_range(p->n_spans, 1, part, n_parts, &begin, &end);
-    for (size_t s = begin; s < end; s++)
-        sl_pass_keep_shift(p, &p->spans[s], j->b->shift, 0, p->d_model);
+    sl_pass_products(p, v, j->gate ? 2 : 1, j, keep_part);
 }
 
 static void feed_forward(const struct sl_pass *p, const struct layer *b)
@@ -148,7 +153,7 @@ static void feed_forward(const struct sl_pass *p, const struct layer *b)
         j.gate = sl_pass_take(p, &used, p->ld);
     }
     sl_workers_run(p->workers, mix_part, &j);
-    sl_workers_run(p->workers, key_part, &j);
+    key_stage(&j);
     sl_pass_add_gated(p, &b->value, j.wide, ld_wide, j.gate, j.y);
 }
 

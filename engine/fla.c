@@ -238,18 +238,6 @@ static void gate_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-struct products {
-    const struct sl_fla_job *j;
-    struct sl_product v[SL_FLA_QKV + 1 + SL_FLA_MORE_MAX];
-    size_t n;
-};
-
-static void project_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct products *ps = arg;
-    sl_pass_products(ps->j->p, ps->v, ps->n, ps->j, part, n_parts);
-}
-
 /* One block of channels of q, k or v. */
 static void conv_block(const void *arg, const struct sl_span *span, size_t block, float *tmp)
 {
@@ -282,17 +270,18 @@ void sl_fla_project(struct sl_fla_job *j, const struct sl_norm *norm, const stru
     static void (*const tiles[])(const void *, const struct sl_tile *) = {q_tile, k_tile, v_tile};
     const struct sl_pass *p = j->p;
     const struct sl_fla_attn *a = j->a;
-    struct products ps = {.j = j};
+    struct sl_product v[SL_FLA_QKV + 1 + SL_FLA_MORE_MAX];
+    size_t n_v = 0;
     assert(n <= SL_FLA_MORE_MAX);
     for (size_t i = 0; i < SL_FLA_QKV; i++)
-        ps.v[ps.n++] = (struct sl_product){&a->w[i], p->xn,    p->ld,
-                                           j->x[i],  j->ld[i], a->conv[i].taps ? NULL : tiles[i]};
+        v[n_v++] = (struct sl_product){&a->w[i], p->xn,    p->ld,
+                                       j->x[i],  j->ld[i], a->conv[i].taps ? NULL : tiles[i]};
     if (a->gated)
-        ps.v[ps.n++] = (struct sl_product){&a->g, p->xn, p->ld, j->g, j->ld_out, gate_tile};
+        v[n_v++] = (struct sl_product){&a->g, p->xn, p->ld, j->g, j->ld_out, gate_tile};
     for (size_t i = 0; i < n; i++)
-        ps.v[ps.n++] = more[i];
+        v[n_v++] = more[i];
     sl_pass_norm(p, norm);
-    sl_workers_run(p->workers, project_part, &ps);
+    sl_pass_products(p, v, n_v, j, NULL);
     if (conv_blocks(a) > 0)
         sl_workers_run(p->workers, conv_part, j);
 }

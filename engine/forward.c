@@ -41,7 +41,8 @@ static size_t max_size(size_t a, size_t b)
 static size_t memory_floats(const struct sl_forward *f, size_t n_parts)
 {
     const struct sl_model *m = f->m;
-    size_t row = 2 * f->pass.ld + m->carry_floats + m->scratch_floats;
+    size_t row = 2 * f->pass.ld + m->carry_floats + m->scratch_floats +
+                 m->input_groups * sizeof(struct sl_group) / sizeof(float);
     size_t rows, parts;
     if (__builtin_mul_overflow(row, f->max_rows, &rows) ||
         __builtin_mul_overflow(f->pass.part_floats, n_parts, &parts) || rows > SIZE_MAX / 8 - parts)
@@ -83,8 +84,12 @@ enum sl_code sl_forward_open(struct sl_forward **ret, const struct sl_model *m,
     f->m = m;
     f->max_rows = max_rows;
     f->max_spans = max_segments;
-    f->pass = (struct sl_pass){
-        .k = m->kernels, .form = m->form, .workers = w, .d_model = d, .ld = sl_row_floats(d)};
+    f->pass = (struct sl_pass){.k = m->kernels,
+                               .form = m->form,
+                               .workers = w,
+                               .d_model = d,
+                               .ld = sl_row_floats(d),
+                               .input_groups = m->input_groups};
     /* A part's tile of logits has at least one panel of every row. */
     size_t mixer = sl_row_floats(m->part_floats) +
                    sl_row_floats(sl_recur_floats(m->form, &m->recurrence, max_rows));
@@ -154,7 +159,9 @@ static void place(struct sl_forward *f)
     p->x = p->parts + sl_workers_threads(p->workers) * p->part_floats;
     p->xn = p->x + p->n_rows * p->ld;
     p->carry = p->xn + p->n_rows * p->ld;
-    p->scratch = p->carry + p->n_rows * f->m->carry_floats;
+    p->inputs = (struct sl_group *)(void *)(p->carry + p->n_rows * f->m->carry_floats);
+    /* A step of any rows keeps scratch on a cache line: input_groups is a multiple of 8. */
+    p->scratch = (float *)(void *)(p->inputs + p->n_rows * p->input_groups);
 }
 
 /* How many tokens the row's session had consumed before it. The counters are those of the step's
@@ -199,8 +206,12 @@ static void gather_part(void *arg, size_t part, size_t n_parts)
     const struct sl_norm *norm = &f->m->ends.norm_out;
     size_t begin, end;
     sl_work_range(f->n_asked, 1, part, n_parts, &begin, &end);
-    for (size_t i = begin; i < end; i++)
-        sl_norm_row(p->k, norm, p->xn + i * p->ld, p->x + f->asked_row[i] * p->ld, p->d_model);
+    for (size_t i = begin; i < end; i++) {
+        float *x = p->xn + i * p->ld;
+        sl_norm_row(p->k, norm, x, p->x + f->asked_row[i] * p->ld, p->d_model);
+        if (sl_is_quantised(f->m->ends.head.type))
+            p->k->quantise(p->inputs + i * sl_groups(p->d_model), x, p->d_model);
+    }
 }
 
 /* The head's panels in runs whose logits, of all asked rows, fit in the part's scratch; from there
@@ -217,7 +228,11 @@ static void head_part(void *arg, size_t part, size_t n_parts)
         size_t e = end - b < run ? end : b + run, ld = (e - b) * SL_PANEL;
         const char *panels =
             (const char *)w->panels + b * sl_pack_bytes(w->type, SL_PANEL, w->n_in);
-        p->k->matmul(tile, ld, p->xn, p->ld, f->n_asked, panels, w->type, w->n_in, 0, e - b);
+        if (sl_is_quantised(w->type))
+            p->k->matmul_q(tile, ld, p->inputs, sl_groups(w->n_in), f->n_asked, panels, w->type,
+                           w->n_in, 0, e - b);
+        else
+            p->k->matmul(tile, ld, p->xn, p->ld, f->n_asked, panels, w->type, w->n_in, 0, e - b);
         for (size_t i = 0; i < f->n_asked; i++) {
             float *to = f->logits[i] + b * SL_PANEL;
             if (f->m->ends.head_bias)

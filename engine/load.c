@@ -382,12 +382,12 @@ void sl_load_row(struct sl_load *l, const float **ret, size_t row, size_t rows, 
 
 /* Of a tensor that was found good; NULL: of none. Sizes are there also then, for sums of them. */
 static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
-                       enum sl_layout layout, const struct sl_tensor *t)
+                       enum sl_layout layout, enum sl_dtype type, const struct sl_tensor *t)
 {
     *ret = (struct sl_matrix){.n_out = n_out, .n_in = n_in};
     if (!t)
         return;
-    ret->type = l->weights != SL_DTYPE_NONE ? l->weights : t->block ? SL_DTYPE_F32 : t->dtype;
+    ret->type = type != SL_DTYPE_NONE ? type : t->block ? SL_DTYPE_F32 : t->dtype;
     /* Blocks lie along the rows of what was written, so that is what is packed. */
     if (t->block && sl_tensor_turned(t))
         layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
@@ -400,6 +400,25 @@ static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, s
                                     .copied = true,
                                     .at = &ret->panels};
     add_job(l, &job, sl_pack_bytes(ret->type, n_out, n_in));
+    if (!sl_is_quantised(ret->type))
+        return;
+    size_t d = l->config.d_model, groups = sl_groups(n_in);
+    groups = groups > SL_INPUTS_MAX * sl_groups(d) ? groups : SL_INPUTS_MAX * sl_groups(d);
+    groups = (groups + 7) / 8 * 8; /* whole cache lines */
+    l->input_groups = l->input_groups > groups ? l->input_groups : groups;
+}
+
+static enum sl_dtype small_type(const struct sl_load *l)
+{
+    return sl_is_quantised(l->weights) ? SL_DTYPE_NONE : l->weights;
+}
+
+/* Either layout's shape. */
+static const struct sl_tensor *need_matrix(struct sl_load *l, const char *name, size_t n_out,
+                                           size_t n_in, enum sl_layout layout)
+{
+    size_t shape[2] = {layout == SL_OUT_IN ? n_out : n_in, layout == SL_OUT_IN ? n_in : n_out};
+    return need_shape(l, name, 2, shape);
 }
 
 void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
@@ -409,8 +428,18 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
     FORMAT_NAME(l, name, fmt);
     if (turned)
         layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
-    size_t shape[2] = {layout == SL_OUT_IN ? n_out : n_in, layout == SL_OUT_IN ? n_in : n_out};
-    add_matrix(l, ret, n_out, n_in, layout, need_shape(l, name, 2, shape));
+    add_matrix(l, ret, n_out, n_in, layout, l->weights, need_matrix(l, name, n_out, n_in, layout));
+}
+
+void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
+                   enum sl_layout layout, const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    if (turned)
+        layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
+    add_matrix(l, ret, n_out, n_in, layout, small_type(l),
+               need_matrix(l, name, n_out, n_in, layout));
 }
 
 void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
@@ -421,7 +450,7 @@ void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, siz
     assert(!turned);
     const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){n_stacked, n_in});
     t = t ? part_of(l, t, first, n_out, n_stacked) : NULL;
-    add_matrix(l, ret, n_out, n_in, SL_OUT_IN, t);
+    add_matrix(l, ret, n_out, n_in, SL_OUT_IN, l->weights, t);
 }
 
 void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t count, size_t n_out,
@@ -433,7 +462,7 @@ void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t co
     size_t rows = layout == SL_OUT_IN ? n_out : n_in, cols = layout == SL_OUT_IN ? n_in : n_out;
     const struct sl_tensor *t = need_shape(l, name, 3, (size_t[]){count, rows, cols});
     t = t ? part_of(l, t, i, 1, count) : NULL;
-    add_matrix(l, ret, n_out, n_in, layout, t);
+    add_matrix(l, ret, n_out, n_in, layout, small_type(l), t);
 }
 
 void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,

@@ -85,6 +85,7 @@ struct sl_load {
     size_t n_state, max_state;
     size_t state_bytes;
     size_t scratch_floats, carry_floats, part_floats; /* per row, per row, per part */
+    size_t input_groups;                              /* per row, of what Q8 and Q4 matrices read */
     struct sl_recur_shape recurrence;                 /* of its layers; see recur.h */
     unsigned char *marks;                             /* of each tensor: what is done with it */
     struct sl_load_view *views;                       /* parts of tensors that stand for tensors */
@@ -157,10 +158,16 @@ void sl_map_one_minus(float *v, size_t n); /* 1 - v */
 /* A packed matrix, in the type that was asked for or the tensor's own; F32 for one of blocks. */
 void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                     enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);
+/* The same for a matrix that is small beside the layer's others (of a low-rank pair, one number a
+ * head), or that a mixer multiplies by itself: in the tensor's own type where Q8 or Q4 was asked
+ * for. What 8 bits would save there is little, and what is made of its products is sensitive:
+ * decays, rates. */
+void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
+                   enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);
 /* n_out of the n_stacked outputs of a tensor [n_stacked, n_in], from `first` on. */
 void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
                      size_t n_stacked, size_t n_in, const char *fmt, ...) SL_PRINTF(7, 8);
-/* Matrix i of the `count` that a tensor [count, …, …] holds. */
+/* Matrix i of the `count` that a tensor [count, …, …] holds; small. */
 void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t count, size_t n_out,
                    size_t n_in, enum sl_layout layout, const char *fmt, ...) SL_PRINTF(8, 9);
 
@@ -218,7 +225,7 @@ struct sl_loaded {
     void *arena; /* sl_free() */
     size_t arena_bytes;
     uint64_t n_params;
-    enum sl_dtype weights; /* the type that most elements of matrices have */
+    enum sl_dtype weights; /* as asked for, else the type that most elements of matrices have */
     size_t n_unused;       /* tensors of the file */
     unsigned char fingerprint[16];
 };

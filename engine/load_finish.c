@@ -146,7 +146,7 @@ static void fingerprint(const struct sl_load *l, const char *arch, unsigned char
 
 static void summarise(const struct sl_load *l, struct sl_loaded *ret)
 {
-    uint64_t n_of[SL_DTYPE_COUNT] = {0};
+    uint64_t n_of[SL_DTYPE_KINDS] = {0};
     for (size_t i = 0; i < l->n_jobs; i++) {
         if (l->jobs[i].kind == SL_JOB_MATRIX)
             n_of[l->jobs[i].type] += l->jobs[i].t->n_elements;
@@ -156,9 +156,11 @@ static void summarise(const struct sl_load *l, struct sl_loaded *ret)
         ret->n_params += used ? l->tensors->v[i].n_elements : 0;
         ret->n_unused += !used;
     }
-    for (int t = 0; t < SL_DTYPE_COUNT; t++)
+    for (int t = 0; t < SL_DTYPE_KINDS; t++)
         if (n_of[t] > n_of[ret->weights])
             ret->weights = (enum sl_dtype)t;
+    if (l->weights != SL_DTYPE_NONE) /* small matrices stay what they are beside Q8 and Q4 */
+        ret->weights = l->weights;
 }
 
 enum sl_code sl_load_finish(struct sl_load *l, const char *arch, struct sl_loaded *ret)

@@ -156,6 +156,7 @@ static enum sl_code load(struct sl_model *m, const char *file, const struct sl_m
     m->scratch_floats = l.scratch_floats;
     m->carry_floats = l.carry_floats;
     m->part_floats = l.part_floats;
+    m->input_groups = l.input_groups;
     m->recurrence = l.recurrence;
     rc = choose_form(m, opt, err);
     if (rc != SL_OK)
@@ -195,9 +196,10 @@ static const struct sl_kernels *check_options(const struct sl_model_options *opt
                                               struct sl_error *err)
 {
     enum sl_dtype t = opt->weights;
-    if (t != SL_DTYPE_NONE && t != SL_DTYPE_F32 && t != SL_DTYPE_F16 && t != SL_DTYPE_BF16) {
-        sl_fail(err, SL_E_INVALID_VALUE, "weights can be kept as F32, BF16 or F16, not as %s",
-                sl_dtype_name(t));
+    if (t != SL_DTYPE_NONE && t != SL_DTYPE_F32 && t != SL_DTYPE_F16 && t != SL_DTYPE_BF16 &&
+        !sl_is_quantised(t)) {
+        sl_fail(err, SL_E_INVALID_VALUE,
+                "weights can be kept as F32, BF16, F16, Q8 or Q4, not as %s", sl_dtype_name(t));
         return NULL;
     }
     const struct sl_kernels *k = sl_kernels_find(opt->kernels);

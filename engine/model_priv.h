@@ -16,8 +16,8 @@ struct sl_model {
     unsigned char *block_layers; /* n_layers × mixer->block->layer_bytes */
     struct sl_state_tensor *state;
     size_t n_state;
-    size_t scratch_floats, carry_floats, part_floats; /* see load.h */
-    enum sl_form form;                                /* of a prompt's recurrence */
+    size_t scratch_floats, carry_floats, part_floats, input_groups; /* see load.h */
+    enum sl_form form;                                              /* of a prompt's recurrence */
     struct sl_recur_shape recurrence;
 };
 

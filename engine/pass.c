@@ -11,7 +11,8 @@
 enum {
     ROW_BLOCK = 96,          /* rows of x per block at most: 288 KiB at d_model 768 */
     TILE_FLOATS = 32 * 1024, /* outputs between two calls of after() */
-    TILE_PANELS_MIN = 4      /* but not fewer panels than this */
+    TILE_PANELS_MIN = 4,     /* but not fewer panels than this */
+    ALONE_FLOATS = 4096      /* inputs that one thread brings to 8 bits before all could start */
 };
 
 float *sl_pass_take(const struct sl_pass *p, size_t *used, size_t row_floats)
@@ -79,22 +80,98 @@ void sl_pass_keep_shift(const struct sl_pass *p, const struct sl_span *span, siz
     memcpy(kept + begin, last + begin, (end - begin) * sizeof *kept);
 }
 
-static void product_panels(const struct sl_pass *p, const struct sl_product *v, const void *arg,
-                           size_t begin, size_t end)
+/* --- products -----------------------------------------------------------------------------------
+ */
+
+/* Rows that are brought to 8 bits. */
+struct input {
+    const float *x;
+    size_t ldx, n_in;
+    struct sl_group *q; /* [n_rows][sl_groups(n_in)] */
+};
+
+struct stage {
+    const struct sl_pass *p;
+    const struct sl_product *v;
+    size_t n;
+    const void *arg;
+    void (*also)(const void *arg, size_t part, size_t n_parts);
+    struct input inputs[SL_PRODUCTS_MAX];
+    size_t n_inputs;
+    const struct sl_group *q[SL_PRODUCTS_MAX]; /* of each product; NULL: x as it is */
+};
+
+static void quantise_part(void *arg, size_t part, size_t n_parts)
 {
+    const struct stage *st = arg;
+    size_t begin, end;
+    sl_work_range(st->p->n_rows, 1, part, n_parts, &begin, &end);
+    for (size_t i = 0; i < st->n_inputs; i++) {
+        const struct input *in = &st->inputs[i];
+        for (size_t r = begin; r < end; r++)
+            st->p->k->quantise(in->q + r * sl_groups(in->n_in), in->x + r * in->ldx, in->n_in);
+    }
+}
+
+/* Lists the different inputs of quantised matrices, and brings them to 8 bits. */
+static void quantise(struct stage *st)
+{
+    const struct sl_pass *p = st->p;
+    size_t used = 0, floats = 0;
+    for (size_t i = 0; i < st->n; i++) {
+        const struct sl_product *v = &st->v[i];
+        size_t k = 0;
+        st->q[i] = NULL;
+        if (!sl_is_quantised(v->w->type))
+            continue;
+        while (k < st->n_inputs && st->inputs[k].x != v->x)
+            k++;
+        if (k == st->n_inputs) {
+            st->inputs[st->n_inputs++] =
+                (struct input){v->x, v->ldx, v->w->n_in, p->inputs + used * p->n_rows};
+            used += sl_groups(v->w->n_in);
+            floats += v->w->n_in * p->n_rows;
+            assert(used <= p->input_groups);
+        }
+        assert(st->inputs[k].n_in == v->w->n_in && st->inputs[k].ldx == v->ldx);
+        st->q[i] = st->inputs[k].q;
+    }
+    if (floats > ALONE_FLOATS)
+        sl_workers_run(p->workers, quantise_part, st);
+    else if (floats > 0)
+        quantise_part(st, 0, 1);
+}
+
+static void multiply(const struct sl_pass *p, const struct sl_product *v, const struct sl_group *q,
+                     size_t row, size_t rows, size_t begin, size_t end)
+{
+    const struct sl_matrix *w = v->w;
+    float *y = v->y + row * v->ldy;
+    size_t ldq = sl_groups(w->n_in);
+    if (q)
+        p->k->matmul_q(y, v->ldy, q + row * ldq, ldq, rows, w->panels, w->type, w->n_in, begin,
+                       end);
+    else
+        p->k->matmul(y, v->ldy, v->x + row * v->ldx, v->ldx, rows, w->panels, w->type, w->n_in,
+                     begin, end);
+}
+
+static void product_panels(const struct stage *st, size_t i, size_t begin, size_t end)
+{
+    const struct sl_pass *p = st->p;
+    const struct sl_product *v = &st->v[i];
     size_t n_blocks = (p->n_rows + ROW_BLOCK - 1) / ROW_BLOCK;
-    for (size_t i = 0, row = 0, rows; i < n_blocks; i++, row += rows) {
-        rows = (p->n_rows - row) / (n_blocks - i); /* alike, that none is a small rest */
+    for (size_t block = 0, row = 0, rows; block < n_blocks; block++, row += rows) {
+        rows = (p->n_rows - row) / (n_blocks - block); /* alike, that none is a small rest */
         size_t run = TILE_FLOATS / (rows * SL_PANEL);
         run = run < TILE_PANELS_MIN ? TILE_PANELS_MIN : run;
         for (size_t b = begin; b < end; b += run) {
             size_t e = end - b < run ? end : b + run;
-            p->k->matmul(v->y + row * v->ldy, v->ldy, v->x + row * v->ldx, v->ldx, rows,
-                         v->w->panels, v->w->type, v->w->n_in, b, e);
+            multiply(p, v, st->q[i], row, rows, b, e);
             if (!v->after)
                 continue;
             size_t col_end = e * SL_PANEL < v->w->n_out ? e * SL_PANEL : v->w->n_out;
-            v->after(arg, &(struct sl_tile){row, row + rows, b * SL_PANEL, col_end});
+            v->after(st->arg, &(struct sl_tile){row, row + rows, b * SL_PANEL, col_end});
         }
     }
 }
@@ -108,24 +185,41 @@ static size_t items_before(size_t limit, size_t start, size_t cost, size_t n)
     return k < n ? k : n;
 }
 
-void sl_pass_products(const struct sl_pass *p, const struct sl_product *v, size_t n,
-                      const void *arg, size_t part, size_t n_parts)
+/* Of a panel: its bytes, which is what one row waits for, and near what many rows cost. */
+static size_t panel_cost(const struct sl_matrix *w)
 {
+    return sl_pack_bytes(w->type, SL_PANEL, w->n_in) / SL_PANEL;
+}
+
+static void products_part(void *arg, size_t part, size_t n_parts)
+{
+    const struct stage *st = arg;
     size_t total = 0;
-    for (size_t i = 0; i < n; i++)
-        total += sl_panels(v[i].w->n_out) * v[i].w->n_in;
+    for (size_t i = 0; i < st->n; i++)
+        total += sl_panels(st->v[i].w->n_out) * panel_cost(st->v[i].w);
     /* An item belongs to the part in whose share of the cost it begins. */
     size_t lo = total / n_parts * part + total % n_parts * part / n_parts;
     size_t hi = total / n_parts * (part + 1) + total % n_parts * (part + 1) / n_parts;
     size_t start = 0;
-    for (size_t i = 0; i < n; i++) {
-        size_t panels = sl_panels(v[i].w->n_out), cost = v[i].w->n_in;
+    for (size_t i = 0; i < st->n; i++) {
+        size_t panels = sl_panels(st->v[i].w->n_out), cost = panel_cost(st->v[i].w);
         size_t b = items_before(lo, start, cost, panels);
         size_t e = items_before(hi, start, cost, panels);
         if (b < e)
-            product_panels(p, &v[i], arg, b, e);
+            product_panels(st, i, b, e);
         start += panels * cost;
     }
+    if (st->also)
+        st->also(st->arg, part, n_parts);
+}
+
+void sl_pass_products(const struct sl_pass *p, const struct sl_product *v, size_t n,
+                      const void *arg, void (*also)(const void *arg, size_t part, size_t n_parts))
+{
+    assert(n <= SL_PRODUCTS_MAX);
+    struct stage st = {.p = p, .v = v, .n = n, .arg = arg, .also = also};
+    quantise(&st);
+    sl_workers_run(p->workers, products_part, &st);
 }
 
 void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
@@ -167,17 +261,11 @@ static void add_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void add_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct add_job *j = arg;
-    sl_pass_products(j->p, &j->product, 1, j, part, n_parts);
-}
-
 static void add(const struct sl_pass *p, const struct sl_matrix *w, const float *x, size_t ldx,
                 const float *gate, const float *bias, float *y)
 {
     struct add_job j = {p, {w, x, ldx, y, p->ld, add_tile}, gate, bias};
-    sl_workers_run(p->workers, add_part, &j);
+    sl_pass_products(p, &j.product, 1, &j, NULL);
 }
 
 void sl_pass_add_gated(const struct sl_pass *p, const struct sl_matrix *w, const float *x,

@@ -57,7 +57,13 @@ struct sl_pass {
     float *scratch;           /* activations of the sublayer at work; nothing outlives it */
     float *parts;             /* scratch of the parts, part_floats each */
     size_t part_floats;
+    struct sl_group *inputs; /* [n_rows][input_groups] of the stage at work, in 8 bits */
+    size_t input_groups;     /* 0: no matrix needs any */
 };
+
+/* The stages of products have at most so many, with so many different inputs of Q8 and Q4 matrices
+ * as long as a row. */
+enum { SL_PRODUCTS_MAX = 8, SL_INPUTS_MAX = 4 };
 
 /* ld of a row of n floats. */
 static inline size_t sl_row_floats(size_t n)
@@ -115,9 +121,11 @@ struct sl_product {
     void (*after)(const void *arg, const struct sl_tile *tile); /* NULL: nothing */
 };
 
-/* This part's share of n products, cut by their cost. */
+/* n products, cut by their cost: one whole stage, with one before it where rows of x have to be
+ * brought to 8 bits: once for all matrices that read them. Each part ends with also(), which may
+ * use anything that was ready before the stage; NULL: nothing. */
 void sl_pass_products(const struct sl_pass *p, const struct sl_product *v, size_t n,
-                      const void *arg, size_t part, size_t n_parts);
+                      const void *arg, void (*also)(const void *arg, size_t part, size_t n_parts));
 
 /* Calls fn for this part's share of all (span, head) pairs; a pair's cost is its span's rows. */
 void sl_pass_heads(const struct sl_pass *p, size_t n_heads,

@@ -14,12 +14,19 @@
 
 /* All kernels give the same bits (kernels.h), on every machine, so only the contract has a name:
  * a change of the order of additions or of a polynomial counts its number up. The forms of
- * --numerics fast are not one contract: each has its name. */
+ * --numerics fast are not one contract: each has its name. With Q8 and Q4 weights the codes that
+ * are made of the file's are part of the contract, and have a number of their own. */
 const char *sl_numerics(const struct sl_model *m)
 {
-    static const char *const names[SL_FORM_COUNT] = {"slate-1 exact", "slate-1 fast chunkwise",
-                                                     "slate-1 fast parallel"};
-    return names[m->form];
+#define OF_FORMS(x)                                                                                \
+    {                                                                                              \
+        "slate-1 exact" x, "slate-1 fast chunkwise" x, "slate-1 fast parallel" x                   \
+    }
+    static const char *const names[3][SL_FORM_COUNT] = {OF_FORMS(""), OF_FORMS(", q8-1"),
+                                                        OF_FORMS(", q4-1")};
+#undef OF_FORMS
+    enum sl_dtype t = m->info.weights;
+    return names[t == SL_DTYPE_Q8 ? 1 : t == SL_DTYPE_Q4 ? 2 : 0][m->form];
 }
 
 void sl_snapshot_hex(char ret[SL_SNAPSHOT_HEX], const unsigned char bytes[16])

@@ -313,6 +313,10 @@ static const char *dtype_word(enum sl_dtype t)
         return "f16";
     case SL_DTYPE_BF16:
         return "bf16";
+    case SL_DTYPE_Q8:
+        return "q8";
+    case SL_DTYPE_Q4:
+        return "q4";
     default:
         return NULL;
     }

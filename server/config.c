@@ -24,11 +24,16 @@ static const struct sl_option options[] = {
      "The vocabulary: an RWKV World vocabulary file, or the word bytes (one token per byte). The "
      "embedded model brings its own, and so does a .gguf file.",
      ALL},
-    {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16",
-     "How matrices are kept in memory. Without it as the file has them.", ALL},
+    {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16|q8|q4",
+     "How matrices are kept in memory. q8 and q4: integers of 8 and 4 bits with a scale for every "
+     "32 "
+     "of them, for a half and a quarter of the memory and the faster steps that go with it; small "
+     "matrices stay as they are. Without it as the file has them.",
+     ALL},
     {"kernels", SL_OPTION_STRING, AT(kernels), NULL, 0, 0, NULL, "NAME",
-     "Which arithmetic kernels run: ref, avx2, avx512, neon. Without it the fastest that this "
-     "machine can run. "
+     "Which arithmetic kernels run: ref, avx2, avx512, avx512vnni, neon. Without it the fastest "
+     "that "
+     "this machine can run. "
      "All give the same bits.",
      ALL},
     {"rule", SL_OPTION_STRING, AT(rule), NULL, 0, 0, NULL, "NAME=VALUE,...",

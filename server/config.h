@@ -86,7 +86,7 @@ struct sl_config {
     const char *model;     /* NULL: the embedded one */
     const char *tokenizer; /* NULL: the model's own; "bytes"; or a file */
     struct sl_strings model_names;
-    const char *weights;      /* NULL, "f32", "bf16", "f16" */
+    const char *weights;      /* NULL, "f32", "bf16", "f16", "q8", "q4" */
     const char *kernels;      /* NULL, or a name that sl_kernels_find() knows */
     const char *rule;         /* NULL, or "name=value,…": see sl_model_options */
     int numerics;             /* enum SL_NUMERICS_… */

@@ -83,21 +83,22 @@ enum sl_code(sl_fail_param)(struct sl_error *err, enum sl_code c, const char *pa
 
 size_t sl_dtype_size(enum sl_dtype t)
 {
-    static const unsigned char size[SL_DTYPE_COUNT] = {
+    static const unsigned char size[SL_DTYPE_KINDS] = {
         [SL_DTYPE_F64] = 8, [SL_DTYPE_F32] = 4, [SL_DTYPE_F16] = 2, [SL_DTYPE_BF16] = 2,
         [SL_DTYPE_I64] = 8, [SL_DTYPE_I32] = 4, [SL_DTYPE_I16] = 2, [SL_DTYPE_I8] = 1,
         [SL_DTYPE_U8] = 1,  [SL_DTYPE_BOOL] = 1};
-    assert((unsigned)t < SL_DTYPE_COUNT);
+    assert((unsigned)t < SL_DTYPE_KINDS);
     return size[t];
 }
 
 const char *sl_dtype_name(enum sl_dtype t)
 {
-    static const char *const name[SL_DTYPE_COUNT] = {
+    static const char *const name[SL_DTYPE_KINDS] = {
         [SL_DTYPE_NONE] = "none", [SL_DTYPE_F64] = "F64",   [SL_DTYPE_F32] = "F32",
         [SL_DTYPE_F16] = "F16",   [SL_DTYPE_BF16] = "BF16", [SL_DTYPE_I64] = "I64",
         [SL_DTYPE_I32] = "I32",   [SL_DTYPE_I16] = "I16",   [SL_DTYPE_I8] = "I8",
-        [SL_DTYPE_U8] = "U8",     [SL_DTYPE_BOOL] = "BOOL"};
-    assert((unsigned)t < SL_DTYPE_COUNT);
+        [SL_DTYPE_U8] = "U8",     [SL_DTYPE_BOOL] = "BOOL", [SL_DTYPE_Q8] = "Q8",
+        [SL_DTYPE_Q4] = "Q4"};
+    assert((unsigned)t < SL_DTYPE_KINDS);
     return name[t];
 }

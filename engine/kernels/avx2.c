@@ -89,5 +89,7 @@ static inline bool v_any(uints m)
 const struct sl_kernels sl_kernels_avx2 = {
     .name = "avx2",
     .matmul = sl_avx2_matmul,
+    .quantise = sl_avx2_quantise,
+    .matmul_q = sl_avx2_matmul_q,
     VECTOR_KERNELS,
 };

@@ -88,5 +88,16 @@ static inline bool v_any(uints m)
 const struct sl_kernels sl_kernels_avx512 = {
     .name = "avx512",
     .matmul = sl_avx512_matmul,
+    .quantise = sl_avx2_quantise,
+    .matmul_q = sl_avx2_matmul_q,
+    VECTOR_KERNELS,
+};
+
+/* For processors that also multiply bytes. */
+const struct sl_kernels sl_kernels_avx512vnni = {
+    .name = "avx512vnni",
+    .matmul = sl_avx512_matmul,
+    .quantise = sl_avx2_quantise,
+    .matmul_q = sl_avx512_matmul_q,
     VECTOR_KERNELS,
 };

@@ -23,6 +23,12 @@ static bool has_avx512(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512f");
 }
+
+static bool has_avx512vnni(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vnni");
+}
 #endif
 
 #ifdef __aarch64__
@@ -41,7 +47,7 @@ static bool has_ref(void)
 
 /* X(table): those of this architecture, best first. */
 #if defined(__x86_64__)
-#define TABLES(X) X(avx512) X(avx2) X(ref)
+#define TABLES(X) X(avx512vnni) X(avx512) X(avx2) X(ref)
 #elif defined(__aarch64__)
 #define TABLES(X) X(neon) X(ref)
 #else

@@ -7,6 +7,10 @@
  *
  *   matmul   output o of row r:  acc = +0;  for k = 0 … n_in-1 in order: acc = fma(w[o][k],
  *            x[r][k], acc), in f32, weights widened exactly. The vector's lanes are outputs.
+ *   matmul_q output o of row r:  acc = +0;  for each group g of 32 inputs in order: acc =
+ *            fma((float)I, d[o][g] · s[r][g], acc), where d is the group's scale of the output, s the
+ *            one of the row, and I = Σ (c[o][k] - zero) · q[r][k] over the group's inputs, which is
+ *            exact, in whatever order and width it is added up. Inputs beyond n_in are zero.
  *   sum16    lane j (0 … 15) adds x[j], x[j+16], … in order starting from +0; then lanes are
  *            folded: l[j] += l[j+8] (j < 8), l[j] += l[j+4] (j < 4), l[j] += l[j+2], l[0] += l[1].
  *            A dot product is the same with acc = fma(x, y, acc).
@@ -19,18 +23,31 @@
  *
  * Packed matrices: outputs in panels of 16. Panel p holds outputs 16p … 16p+15 as n_in groups of
  * 16 consecutive elements (the 16 outputs' weights for k = 0, then for k = 1, …); outputs beyond
- * n_out are zero. Panels are contiguous, 64-byte aligned. Written by sl_pack_matrix(). */
+ * n_out are zero. Panels are contiguous, 64-byte aligned. Written by sl_pack_matrix(). Panels of Q8
+ * and Q4: quant.h. */
 #ifndef SLATE_KERNELS_H
 #define SLATE_KERNELS_H
 
 #include "slate/err.h"
 
-enum { SL_PANEL = 16 };
+enum { SL_PANEL = 16, SL_GROUP = 32 };
 
 static inline size_t sl_panels(size_t n_out)
 {
     return (n_out + SL_PANEL - 1) / SL_PANEL;
 }
+
+static inline size_t sl_groups(size_t n_in)
+{
+    return (n_in + SL_GROUP - 1) / SL_GROUP;
+}
+
+/* 32 inputs of a row as matmul_q reads them: x ≈ scale · q. Written by quantise(). */
+struct sl_group {
+    float scale;
+    int32_t offset; /* -16 · Σ q: what levels counted from 16 add too much */
+    int8_t q[SL_GROUP];
+};
 
 struct sl_kernels {
     const char *name;
@@ -42,6 +59,17 @@ struct sl_kernels {
     void (*matmul)(float *y, size_t ldy, const float *x, size_t ldx, size_t rows,
                    const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                    size_t panel_end);
+
+    /* A row of n floats -> sl_groups(n) groups. m = the group's largest magnitude (inputs beyond n
+     * are zero); scale = m/127 and q[i] = x[i] · (127/m) rounded to nearest, ties to even. m below
+     * 2^-100: scale and q are zero. m infinite or NaN: q is zero and the scale NaN, so that every
+     * sum the row enters is NaN. */
+    void (*quantise)(struct sl_group *y, const float *x, size_t n);
+
+    /* As matmul, of Q8 and Q4 panels with rows of groups, ldx groups apart. */
+    void (*matmul_q)(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
+                     const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
+                     size_t panel_end);
 
     /* y[i] = (x[i] - mean) · rstd · w[i] + b[i] as fma((x - mean)·rstd, w, b); mean = sum16(x)/n,
      * variance = dot16(x - mean, x - mean)/n (biased), rstd = 1/sqrt(variance + eps). b may be NULL
@@ -129,12 +157,20 @@ const char *const *sl_kernels_names(void);
 /* Exact widening of n contiguous elements (F32, F16, BF16, F64 is rounded) to f32. */
 void sl_widen(float *y, const void *x, enum sl_dtype type, size_t n);
 
+static inline bool sl_is_quantised(enum sl_dtype type)
+{
+    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4;
+}
+
 /* Bytes that a packed matrix takes. */
 size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in);
 
 /* Packs W[o][k] = element at src + (o·stride_out + k·stride_in) elements of src_type (F32, F16,
  * BF16, F64) into panels of `type`, rounding to nearest even where it narrows. A transposed matrix
- * is packed by swapped strides. Panels [panel_begin, panel_end) only, so that workers share it. */
+ * is packed by swapped strides. Panels [panel_begin, panel_end) only, so that workers share it.
+ *
+ * Q8: the scale is the group's largest magnitude / 127 as F16, codes are what is nearest. Q4: of
+ * some scales the one with the least sum of squared errors (quant.c). */
 void sl_pack_matrix(void *dst, enum sl_dtype type, const void *src, enum sl_dtype src_type,
                     size_t n_out, size_t n_in, size_t stride_out, size_t stride_in,
                     size_t panel_begin, size_t panel_end);

@@ -89,5 +89,7 @@ static inline bool v_any(uints m)
 const struct sl_kernels sl_kernels_neon = {
     .name = "neon",
     .matmul = sl_neon_matmul,
+    .quantise = sl_ref_quantise,
+    .matmul_q = sl_ref_matmul_q,
     VECTOR_KERNELS,
 };

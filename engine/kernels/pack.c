@@ -7,7 +7,7 @@
 #include <assert.h>
 
 #include "engine/kernels/convert.h"
-#include "engine/kernels/kernels.h"
+#include "engine/kernels/quant.h"
 
 enum { BLOCK = 64 };
 
@@ -66,6 +66,10 @@ size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in)
 {
     size_t group = SL_PANEL * sl_dtype_size(type);
     size_t panels = n_out / SL_PANEL + (n_out % SL_PANEL != 0);
+    if (sl_is_quantised(type)) {
+        size_t bytes = n_in > SIZE_MAX / 64 ? SIZE_MAX : sl_q_panel_bytes(type, sl_groups(n_in));
+        return panels != 0 && bytes > SIZE_MAX / panels ? SIZE_MAX : panels * bytes;
+    }
     if (panels != 0 && n_in > SIZE_MAX / group / panels)
         return SIZE_MAX; /* no allocation grants it */
     return panels * n_in * group;
@@ -199,12 +203,28 @@ static void convert(char *dst, enum sl_dtype type, const char *src, enum sl_dtyp
     store(dst, type, block, n);
 }
 
+void sl_pack_read(float ret[SL_PANEL][SL_GROUP], const struct sl_pack_source *src, size_t o,
+                  size_t k)
+{
+    size_t size = sl_dtype_size(src->type), n = src->n_in - k;
+    n = n < SL_GROUP ? n : SL_GROUP;
+    memset(ret, 0, SL_PANEL * sizeof *ret);
+    for (size_t j = 0; j < SL_PANEL && o + j < src->n_out; j++)
+        load(ret[j], src->data + ((o + j) * src->stride_out + k * src->stride_in) * size, src->type,
+             src->stride_in, n, false);
+}
+
 void sl_pack_matrix(void *dst, enum sl_dtype type, const void *src, enum sl_dtype src_type,
                     size_t n_out, size_t n_in, size_t stride_out, size_t stride_in,
                     size_t panel_begin, size_t panel_end)
 {
-    assert(type == SL_DTYPE_F32 || type == SL_DTYPE_F16 || type == SL_DTYPE_BF16);
     assert(panel_end <= sl_panels(n_out));
+    if (sl_is_quantised(type)) {
+        const struct sl_pack_source s = {src, src_type, n_out, n_in, stride_out, stride_in};
+        sl_pack_quantised(dst, type, &s, panel_begin, panel_end);
+        return;
+    }
+    assert(type == SL_DTYPE_F32 || type == SL_DTYPE_F16 || type == SL_DTYPE_BF16);
     size_t size = sl_dtype_size(type), src_size = sl_dtype_size(src_type);
     for (size_t p = panel_begin; p < panel_end; p++) {
         size_t o = p * SL_PANEL, outputs = n_out - o < SL_PANEL ? n_out - o : SL_PANEL;

@@ -322,6 +322,8 @@ static void wkv4(float *out, float *num, float *den, float *peak, const float *d
 const struct sl_kernels sl_kernels_ref = {
     .name = "ref",
     .matmul = matmul,
+    .quantise = sl_ref_quantise,
+    .matmul_q = sl_ref_matmul_q,
     .layer_norm = layer_norm,
     .rms_norm = rms_norm,
     .lerp = lerp,

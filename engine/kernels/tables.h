@@ -5,9 +5,15 @@
 #include "engine/kernels/kernels.h"
 
 extern const struct sl_kernels sl_kernels_ref;
+
+void sl_ref_quantise(struct sl_group *y, const float *x, size_t n);
+void sl_ref_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
+                     const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
+                     size_t panel_end);
 #ifdef __x86_64__
 extern const struct sl_kernels sl_kernels_avx2;
 extern const struct sl_kernels sl_kernels_avx512;
+extern const struct sl_kernels sl_kernels_avx512vnni;
 #endif
 #ifdef __aarch64__
 extern const struct sl_kernels sl_kernels_neon;

@@ -54,8 +54,8 @@ static void load(struct sl_load *l, size_t i, void *layer)
     a->gated = sl_load_flag(l, "use_gate", false);
     sl_fla_attn_load(l, a, i, "o_norm", a->d_k);
     if (sl_load_flag(l, "use_beta", true))
-        sl_load_matrix(l, &m->beta, a->heads, c->d_model, SL_OUT_IN,
-                       "model.layers.%zu.attn.b_proj.weight", i);
+        sl_load_small(l, &m->beta, a->heads, c->d_model, SL_OUT_IN,
+                      "model.layers.%zu.attn.b_proj.weight", i);
     m->beta_scale = sl_load_flag(l, "allow_neg_eigval", false) ? 2 : 1;
     m->sum_norm = sl_load_choice(l, "qk_norm", 0, norms) == 1;
     m->scale = (float)(1 / sqrt((double)a->d_k));

@@ -61,10 +61,10 @@ static void load(struct sl_load *l, size_t i, void *layer)
     sl_fla_conv_load(l, a, i, true);
     a->gated = sl_load_flag(l, "use_gate", true);
     sl_fla_attn_load(l, a, i, "o_norm", a->d_k);
-    sl_load_matrix(l, &m->alpha, a->heads, c->d_model, SL_OUT_IN,
-                   "model.layers.%zu.attn.a_proj.weight", i);
-    sl_load_matrix(l, &m->beta, a->heads, c->d_model, SL_OUT_IN,
-                   "model.layers.%zu.attn.b_proj.weight", i);
+    sl_load_small(l, &m->alpha, a->heads, c->d_model, SL_OUT_IN,
+                  "model.layers.%zu.attn.a_proj.weight", i);
+    sl_load_small(l, &m->beta, a->heads, c->d_model, SL_OUT_IN,
+                  "model.layers.%zu.attn.b_proj.weight", i);
     sl_load_vector(l, &m->a_log, a->heads, "model.layers.%zu.attn.A_log", i);
     sl_load_vector(l, &m->dt_bias, a->heads, "model.layers.%zu.attn.dt_bias", i);
     m->beta_scale = sl_load_flag(l, "allow_neg_eigval", false) ? 2 : 1;

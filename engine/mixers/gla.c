@@ -58,9 +58,9 @@ static void load(struct sl_load *l, size_t i, void *layer)
 
     size_t rank = sl_load_axis(l, 1, SL_RANK_MAX, "model.layers.%zu.attn.gk_proj.0.weight", i);
     size_t n = a->heads / a->share[SL_FLA_K] * a->d_k;
-    sl_load_matrix(l, &m->one, rank, c->d_model, SL_OUT_IN,
-                   "model.layers.%zu.attn.gk_proj.0.weight", i);
-    sl_load_matrix(l, &m->two, n, rank, SL_OUT_IN, "model.layers.%zu.attn.gk_proj.1.weight", i);
+    sl_load_small(l, &m->one, rank, c->d_model, SL_OUT_IN, "model.layers.%zu.attn.gk_proj.0.weight",
+                  i);
+    sl_load_small(l, &m->two, n, rank, SL_OUT_IN, "model.layers.%zu.attn.gk_proj.1.weight", i);
     sl_load_vector(l, &m->bias, n, "model.layers.%zu.attn.gk_proj.1.bias", i);
     double clamp = sl_load_number(l, "clamp_min", (double)NAN, -1e6, 0);
     m->clamp_min = isnan(clamp) ? -INFINITY : (float)clamp;
@@ -96,11 +96,10 @@ static void decay_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void decay_part(void *arg, size_t part, size_t n_parts)
+static void decay_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct sl_product v = {&j->m->two, j->mid, j->ld_mid, j->decay, j->ld_decay, decay_tile};
-    sl_pass_products(j->f.p, &v, 1, j, part, n_parts);
+    sl_pass_products(j->f.p, &v, 1, j, NULL);
 }
 
 static float *decay_at(const struct job *j, size_t t, size_t head)
@@ -150,7 +149,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.decay = sl_pass_take(p, &j.f.used, j.ld_decay);
     const struct sl_product first = {&j.m->one, p->xn, p->ld, j.mid, j.ld_mid, NULL};
     sl_fla_project(&j.f, norm, &first, 1);
-    sl_workers_run(p->workers, decay_part, &j);
+    decay_stage(&j);
     sl_fla_recur(&j.f, recur);
 }
 

@@ -74,8 +74,8 @@ static void load_map(struct sl_load *l, struct layer *m, size_t i, size_t which,
         if (tied &&
             !sl_load_has(l, "model.layers.%zu.attn.feature_map_%c.%s.weight", i, letter, name))
             letter = other;
-        sl_load_matrix(l, &f->w[j], m->a.d_k, m->a.d_k, SL_OUT_IN,
-                       "model.layers.%zu.attn.feature_map_%c.%s.weight", i, letter, name);
+        sl_load_small(l, &f->w[j], m->a.d_k, m->a.d_k, SL_OUT_IN,
+                      "model.layers.%zu.attn.feature_map_%c.%s.weight", i, letter, name);
         sl_load_vector(l, &f->b[j], m->a.d_k, "model.layers.%zu.attn.feature_map_%c.%s.bias", i,
                        letter, name);
     }

@@ -270,11 +270,10 @@ static void bias_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void project_part(void *arg, size_t part, size_t n_parts)
+static void project_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct sl_product v = {&j->m->in, j->p->xn, j->p->ld, j->in, j->ld_in, bias_tile};
-    sl_pass_products(j->p, &v, 1, j, part, n_parts);
+    sl_pass_products(j->p, &v, 1, j, NULL);
 }
 
 static void conv_block(const void *arg, const struct sl_span *span, size_t block, float *tmp)
@@ -377,7 +376,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.y = sl_pass_take(p, &used, j.ld_y);
     j.out = sl_pass_take(p, &used, p->ld);
     sl_pass_norm(p, norm);
-    sl_workers_run(p->workers, project_part, &j);
+    project_stage(&j);
     sl_workers_run(p->workers, conv_part, &j);
     sl_workers_run(p->workers, recur_part, &j);
     sl_workers_run(p->workers, finish_part, &j);

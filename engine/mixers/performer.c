@@ -197,16 +197,15 @@ static void v_tile(const void *arg, const struct sl_tile *t)
     add_bias(j, t, j->v, 2);
 }
 
-static void project_part(void *arg, size_t part, size_t n_parts)
+static void project_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct layer *m = j->m;
     const struct sl_product v[] = {
         {&m->q, j->p->xn, j->p->ld, j->q, j->ld, q_tile},
         {&m->k, j->p->xn, j->p->ld, j->k, j->ld, k_tile},
         {&m->v, j->p->xn, j->p->ld, j->v, j->ld, v_tile},
     };
-    sl_pass_products(j->p, v, 3, j, part, n_parts);
+    sl_pass_products(j->p, v, 3, j, NULL);
 }
 
 /* x' of a query or key at a position: rotated, and shorter. */
@@ -396,7 +395,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.out = sl_pass_take(p, &used, j.ld);
     j.y = sl_pass_take(p, &used, p->ld);
     sl_pass_norm(p, norm);
-    sl_workers_run(p->workers, project_part, &j);
+    project_stage(&j);
     sl_workers_run(p->workers, recur_part, &j);
     sl_pass_add_biased(p, &j.m->o, j.out, j.ld, j.m->bias_o, j.y);
 }

@@ -112,9 +112,8 @@ static void sigmoid_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void project_part(void *arg, size_t part, size_t n_parts)
+static void project_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct layer *m = j->m;
     size_t ld = j->p->ld;
     const struct sl_product v[] = {
@@ -122,7 +121,7 @@ static void project_part(void *arg, size_t part, size_t n_parts)
         {&m->v, j->mixed[MIX_V], ld, j->v, ld, NULL},
         {&m->r, j->mixed[MIX_R], ld, j->r, ld, sigmoid_tile},
     };
-    sl_pass_products(j->p, v, sizeof v / sizeof *v, j, part, n_parts);
+    sl_pass_products(j->p, v, sizeof v / sizeof *v, j, NULL);
 }
 
 /* All tokens of one span in one block of channels, in order. */
@@ -162,7 +161,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.r = sl_pass_take(p, &used, p->ld);
     j.out = sl_pass_take(p, &used, p->ld);
     sl_workers_run(p->workers, mix_part, &j);
-    sl_workers_run(p->workers, project_part, &j);
+    project_stage(&j);
     sl_workers_run(p->workers, recur_part, &j);
     sl_pass_add_product(p, &j.m->o, j.out, p->ld, j.k);
 }

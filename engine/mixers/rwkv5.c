@@ -167,9 +167,8 @@ static void silu_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void project_part(void *arg, size_t part, size_t n_parts)
+static void project_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct layer *m = j->m;
     size_t ld = j->p->ld;
     const struct sl_product v[N_MIX] = {
@@ -178,7 +177,7 @@ static void project_part(void *arg, size_t part, size_t n_parts)
         {&m->r, j->mixed[MIX_R], ld, j->r, ld, NULL},
         {&m->g, j->mixed[MIX_G], ld, j->g, ld, silu_tile},
     };
-    sl_pass_products(j->p, v, n_mix(m), j, part, n_parts);
+    sl_pass_products(j->p, v, n_mix(m), j, NULL);
 }
 
 /* The head's values, one per channel; room for them in tmp. */
@@ -230,7 +229,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.g = sl_pass_take(p, &used, p->ld);
     j.out = sl_pass_take(p, &used, p->ld);
     sl_workers_run(p->workers, mix_part, &j);
-    sl_workers_run(p->workers, project_part, &j);
+    project_stage(&j);
     sl_workers_run(p->workers, recur_part, &j);
     sl_pass_add_product(p, &j.m->o, j.out, p->ld, j.k);
 }

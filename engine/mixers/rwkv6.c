@@ -68,7 +68,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
 
     m->rank = sl_load_axis(l, 1, SL_RANK_MAX, "blocks.%zu.att.time_maa_w2", i);
     sl_load_vector(l, &m->mix_x, d, "blocks.%zu.att.time_maa_x", i);
-    sl_load_matrix(l, &m->a1, N_MIX * m->rank, d, SL_IN_OUT, "blocks.%zu.att.time_maa_w1", i);
+    sl_load_small(l, &m->a1, N_MIX * m->rank, d, SL_IN_OUT, "blocks.%zu.att.time_maa_w1", i);
     for (size_t j = 0; j < N_MIX; j++) {
         sl_load_vector(l, &m->mix[j], d, "blocks.%zu.att.time_maa_%c", i, "wkvrg"[j]);
         sl_load_slice(l, &m->a2[j], j, N_MIX, d, m->rank, SL_IN_OUT, "blocks.%zu.att.time_maa_w2",
@@ -80,8 +80,8 @@ static void load(struct sl_load *l, size_t i, void *layer)
     sl_load_matrix(l, &m->g, d, d, SL_OUT_IN, "blocks.%zu.att.gate.weight", i);
     sl_load_matrix(l, &m->o, d, d, SL_OUT_IN, "blocks.%zu.att.output.weight", i);
     size_t rank_w = sl_load_axis(l, 0, SL_RANK_MAX, "blocks.%zu.att.time_decay_w1", i);
-    sl_load_matrix(l, &m->w1, rank_w, d, SL_IN_OUT, "blocks.%zu.att.time_decay_w1", i);
-    sl_load_matrix(l, &m->w2, d, rank_w, SL_IN_OUT, "blocks.%zu.att.time_decay_w2", i);
+    sl_load_small(l, &m->w1, rank_w, d, SL_IN_OUT, "blocks.%zu.att.time_decay_w1", i);
+    sl_load_small(l, &m->w2, d, rank_w, SL_IN_OUT, "blocks.%zu.att.time_decay_w2", i);
     sl_load_vector(l, &m->decay, d, "blocks.%zu.att.time_decay", i);
     sl_load_grid(l, &m->bonus, m->n_heads, m->n, "blocks.%zu.att.time_faaaa", i);
     sl_load_vector(l, &m->ln_x.w, d, "blocks.%zu.att.ln_x.weight", i);
@@ -152,13 +152,12 @@ static void mid_tile(const void *arg, const struct sl_tile *t)
     tanh_rows(j, t, j->mid, sl_row_floats(j->m->a1.n_out));
 }
 
-static void small_part(void *arg, size_t part, size_t n_parts)
+static void small_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct sl_matrix *a1 = &j->m->a1;
     const struct sl_product v = {a1,      j->mixed_x, j->p->ld, j->mid, sl_row_floats(a1->n_out),
                                  mid_tile};
-    sl_pass_products(j->p, &v, 1, j, part, n_parts);
+    sl_pass_products(j->p, &v, 1, j, NULL);
 }
 
 /* What A2 gave for one of the five -> that input. */
@@ -185,11 +184,10 @@ MIX_TILE(mix_v_tile, MIX_V)
 MIX_TILE(mix_r_tile, MIX_R)
 MIX_TILE(mix_g_tile, MIX_G)
 
-static void inputs_part(void *arg, size_t part, size_t n_parts)
+static void inputs_stage(const struct job *j)
 {
     static void (*const tiles[N_MIX])(const void *, const struct sl_tile *) = {
         mix_w_tile, mix_k_tile, mix_v_tile, mix_r_tile, mix_g_tile};
-    const struct job *j = arg;
     struct sl_product v[N_MIX];
     for (size_t i = 0; i < N_MIX; i++)
         v[i] = (struct sl_product){&j->m->a2[i],
@@ -198,7 +196,7 @@ static void inputs_part(void *arg, size_t part, size_t n_parts)
                                    j->mixed[i],
                                    j->p->ld,
                                    tiles[i]};
-    sl_pass_products(j->p, v, N_MIX, j, part, n_parts);
+    sl_pass_products(j->p, v, N_MIX, j, NULL);
 }
 
 static void silu_tile(const void *arg, const struct sl_tile *t)
@@ -216,9 +214,8 @@ static void w_mid_tile(const void *arg, const struct sl_tile *t)
     tanh_rows(j, t, j->w_mid, sl_row_floats(j->m->w1.n_out));
 }
 
-static void project_part(void *arg, size_t part, size_t n_parts)
+static void project_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct layer *m = j->m;
     size_t ld = j->p->ld;
     const struct sl_product v[] = {
@@ -228,7 +225,7 @@ static void project_part(void *arg, size_t part, size_t n_parts)
         {&m->g, j->mixed[MIX_G], ld, j->g, ld, silu_tile},
         {&m->w1, j->mixed[MIX_W], ld, j->w_mid, sl_row_floats(m->w1.n_out), w_mid_tile},
     };
-    sl_pass_products(j->p, v, sizeof v / sizeof *v, j, part, n_parts);
+    sl_pass_products(j->p, v, sizeof v / sizeof *v, j, NULL);
 }
 
 static void decay_tile(const void *arg, const struct sl_tile *t)
@@ -245,12 +242,11 @@ static void decay_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void decay_part(void *arg, size_t part, size_t n_parts)
+static void decay_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct sl_matrix *w2 = &j->m->w2;
     const struct sl_product v = {w2, j->w_mid, sl_row_floats(w2->n_in), j->w, j->p->ld, decay_tile};
-    sl_pass_products(j->p, &v, 1, j, part, n_parts);
+    sl_pass_products(j->p, &v, 1, j, NULL);
 }
 
 /* All tokens of one span in one head, in order. */
@@ -283,10 +279,10 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     struct job j = {.p = p, .norm = norm, .m = layer};
     plan(&j);
     sl_workers_run(p->workers, mix_part, &j);
-    sl_workers_run(p->workers, small_part, &j);
-    sl_workers_run(p->workers, inputs_part, &j);
-    sl_workers_run(p->workers, project_part, &j);
-    sl_workers_run(p->workers, decay_part, &j);
+    small_stage(&j);
+    inputs_stage(&j);
+    project_stage(&j);
+    decay_stage(&j);
     sl_workers_run(p->workers, recur_part, &j);
     sl_pass_add_product(p, &j.m->o, j.out, p->ld, j.k);
 }

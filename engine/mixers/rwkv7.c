@@ -69,8 +69,8 @@ static size_t load_low_rank(struct sl_load *l, struct sl_matrix *one, struct sl_
 {
     size_t d = l->config.d_model;
     size_t rank = sl_load_axis(l, 0, SL_RANK_MAX, "blocks.%zu.att.%c1", i, letter);
-    sl_load_matrix(l, one, rank, d, SL_IN_OUT, "blocks.%zu.att.%c1", i, letter);
-    sl_load_matrix(l, two, d, rank, SL_IN_OUT, "blocks.%zu.att.%c2", i, letter);
+    sl_load_small(l, one, rank, d, SL_IN_OUT, "blocks.%zu.att.%c1", i, letter);
+    sl_load_small(l, two, d, rank, SL_IN_OUT, "blocks.%zu.att.%c2", i, letter);
     return sl_row_floats(rank);
 }
 
@@ -315,9 +315,8 @@ static void sigmoid_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void project_part(void *arg, size_t part, size_t n_parts)
+static void project_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct layer *m = j->m;
     size_t ld = j->p->ld;
     struct sl_product v[] = {
@@ -330,7 +329,7 @@ static void project_part(void *arg, size_t part, size_t n_parts)
         {&m->v1, j->mixed[MIX_V], ld, j->v_mid, sl_row_floats(m->v1.n_out), NULL},
     };
     size_t n = sizeof v / sizeof *v - (m->first ? 1 : 0);
-    sl_pass_products(j->p, v, n, j, part, n_parts);
+    sl_pass_products(j->p, v, n, j, NULL);
 }
 
 static void decay_tile(const void *arg, const struct sl_tile *t)
@@ -381,9 +380,8 @@ static void value_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void second_part(void *arg, size_t part, size_t n_parts)
+static void second_stage(const struct job *j)
 {
-    const struct job *j = arg;
     const struct layer *m = j->m;
     size_t ld = j->p->ld;
     struct sl_product v[] = {
@@ -393,7 +391,7 @@ static void second_part(void *arg, size_t part, size_t n_parts)
         {&m->v2, j->v_mid, sl_row_floats(m->v1.n_out), j->v_gate, ld, value_tile},
     };
     size_t n = sizeof v / sizeof *v - (m->first ? 1 : 0);
-    sl_pass_products(j->p, v, n, j, part, n_parts);
+    sl_pass_products(j->p, v, n, j, NULL);
 }
 
 /* All tokens of one span in one head, in order. */
@@ -439,8 +437,8 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     struct job j = {.p = p, .norm = norm, .m = layer};
     plan(&j);
     sl_workers_run(p->workers, mix_part, &j);
-    sl_workers_run(p->workers, project_part, &j);
-    sl_workers_run(p->workers, second_part, &j);
+    project_stage(&j);
+    second_stage(&j);
     sl_workers_run(p->workers, recur_part, &j);
     sl_pass_add_product(p, &j.m->o, j.out, p->ld, j.w);
 }

@@ -31,10 +31,15 @@ enum sl_dtype {
     SL_DTYPE_I8,
     SL_DTYPE_U8,
     SL_DTYPE_BOOL,
-    SL_DTYPE_COUNT
+    SL_DTYPE_COUNT,
+    /* How a model's matrices can be kept besides: integers of 8 and 4 bits with a scale for every 32
+     * inputs of an output. Tensors of files are not of these types. */
+    SL_DTYPE_Q8 = SL_DTYPE_COUNT,
+    SL_DTYPE_Q4,
+    SL_DTYPE_KINDS
 };
 
-/* Bytes of one element; 0 for SL_DTYPE_NONE. */
+/* Bytes of one element; 0 for SL_DTYPE_NONE, and where elements share scales. */
 size_t sl_dtype_size(enum sl_dtype t);
 
 /* "F32", "BF16", …; "none" for SL_DTYPE_NONE. Static storage. */

@@ -13,7 +13,8 @@ struct sl_model_options {
     const char *path;      /* a .pth or .safetensors file, or a directory with config.json and
                               model.safetensors, its index, or pytorch_model.bin; NULL: the embedded
                               default model */
-    enum sl_dtype weights; /* F32, BF16 or F16: how matrices are kept; NONE: as the file has them */
+    enum sl_dtype weights; /* F32, BF16, F16, Q8 or Q4: how matrices are kept, small ones excepted
+                              from Q8 and Q4; NONE: as the file has them */
     const char *kernels;   /* "ref", "avx2", "neon", …; NULL: the best this machine can run */
     bool fast;             /* prompts may be read in another form of the rule's recurrence than
                               token by token: equal within rounding only, no longer in bits */

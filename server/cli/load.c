@@ -13,7 +13,11 @@ static enum sl_code find_weights(const char *name, enum sl_dtype *ret, struct sl
     static const struct {
         const char *name;
         enum sl_dtype type;
-    } row[] = {{"f32", SL_DTYPE_F32}, {"bf16", SL_DTYPE_BF16}, {"f16", SL_DTYPE_F16}};
+    } row[] = {{"f32", SL_DTYPE_F32},
+               {"bf16", SL_DTYPE_BF16},
+               {"f16", SL_DTYPE_F16},
+               {"q8", SL_DTYPE_Q8},
+               {"q4", SL_DTYPE_Q4}};
     *ret = SL_DTYPE_NONE;
     if (!name)
         return SL_OK;
@@ -23,7 +27,7 @@ static enum sl_code find_weights(const char *name, enum sl_dtype *ret, struct sl
             return SL_OK;
         }
     }
-    return sl_fail(err, SL_E_USAGE, "--weights %s: allowed are f32, bf16 and f16", name);
+    return sl_fail(err, SL_E_USAGE, "--weights %s: allowed are f32, bf16, f16, q8 and q4", name);
 }
 
 static bool is_directory(const char *path)

@@ -118,7 +118,7 @@ void limits_measure(struct limits *l, struct sl_workers *w, const char *table, c
     series_add(&l->read_4, (double)s.n / 1e9 / seconds_of(w, read_4, &s));
 #ifdef __x86_64__
     double flop = 2.0 * FMA_TURNS * FMA_SUMS / 1e9 * (double)sl_workers_threads(w);
-    if (strcmp(table, "avx512") == 0)
+    if (strncmp(table, "avx512", 6) == 0)
         series_add(&l->fma, flop * 16 / seconds_of(w, fma_16, NULL));
     else if (strcmp(table, "avx2") == 0)
         series_add(&l->fma, flop * 8 / seconds_of(w, fma_8, NULL));

@@ -1,0 +1,423 @@
+/* avx2_quant.c: products of Q8 and Q4 matrices with AVX2, and inputs to 8 bits. See quant.h for the
+ * layout, kernels.h for the order.
+ *
+ * A step's 64 codes are two registers: four inputs of outputs 0 … 7 and of 8 … 15. A row's four
+ * inputs are broadcast, maddubs multiplies bytes and adds pairs in 16 bits, madd with ones adds
+ * those pairs in 32. maddubs takes one unsigned factor and saturates: Q8  |w| · (x with the sign of
+ * w): a pair is at most 2 · 128 · 127 = 32,512 in magnitude. Q4  levels are unsigned: a pair is at
+ * most 2 · 31 · 127 = 7,874, and four of them, 31,496, are added up before they are widened. What
+ * the zero point adds is known of the row's group (its offset) and starts the sum.
+ *
+ * Few rows (up to 4): bound by reading the codes; all of k for some rows × panels at once, with as
+ * many streams as panels, each prefetched AHEAD_BYTES ahead (see avx2_matmul.c). Many rows: bound
+ * by arithmetic; eight outputs of up to 6 rows at a time, so that the sums of a group stay in
+ * registers; Q4's levels are looked up once into a buffer of K_BLOCK inputs. */
+#include <assert.h>
+
+#include "engine/kernels/avx2.h"
+#include "engine/kernels/quant.h"
+
+enum {
+    FEW_ROWS = 4,
+    MAX_PANELS = 4,
+    MAX_SUMS = 4, /* rows × panels of a tile, two registers each */
+    MAX_ROWS = 6,
+    K_GROUPS = 32, /* of a block of k: 16 KiB of levels */
+    AHEAD_BYTES = 8192
+};
+
+struct pair {
+    __m256i lo, hi;
+};
+
+static ALWAYS_INLINE __m256i load32(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+static ALWAYS_INLINE __m256i four_inputs(const int8_t *q)
+{
+    int32_t v;
+    memcpy(&v, q, sizeof v);
+    return _mm256_set1_epi32(v);
+}
+
+static ALWAYS_INLINE __m256 scales8(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+static ALWAYS_INLINE __m256 add_group(__m256 acc, __m256i sum, __m256 d, float s)
+{
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(d, _mm256_set1_ps(s)), acc);
+}
+
+/* Levels of 64 codes. */
+static ALWAYS_INLINE struct pair levels64(__m256i table, __m256i codes)
+{
+    const __m256i low = _mm256_set1_epi8(15);
+    __m256i lo = _mm256_and_si256(codes, low);
+    __m256i hi = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low);
+    return (struct pair){_mm256_shuffle_epi8(table, lo), _mm256_shuffle_epi8(table, hi)};
+}
+
+static ALWAYS_INLINE __m256i level_table(void)
+{
+    return _mm256_broadcastsi128_si256(
+        _mm_loadu_si128((const __m128i *)(const void *)sl_q4_levels));
+}
+
+/* --- few rows -----------------------------------------------------------------------------------
+ */
+
+struct few {
+    float *y;
+    size_t ldy;
+    const struct sl_group *x;
+    size_t ldx, n_groups;
+    const uint8_t *w;
+    size_t panel; /* bytes from one to the next */
+};
+
+/* sum += the products of one group: of `rows` rows × `panels` panels, codes at w. */
+static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair *sum,
+                                  const uint8_t *w, size_t panel, const struct sl_group *x,
+                                  size_t ldx)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+    for (int i = 0; i < rows * panels; i++)
+        sum[i] = (struct pair){_mm256_setzero_si256(), _mm256_setzero_si256()};
+    for (size_t s = 0; s < SL_STEPS; s++) {
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) {
+            const uint8_t *at = w + (size_t)p * panel + s * SL_STEP_CODES;
+            _mm_prefetch(at + AHEAD_BYTES / panels, _MM_HINT_T0);
+            __m256i lo = load32(at), hi = load32(at + 32);
+            __m256i abs_lo = _mm256_abs_epi8(lo), abs_hi = _mm256_abs_epi8(hi);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                __m256i q = four_inputs(x[(size_t)r * ldx].q + s * SL_STEP);
+                __m256i a = _mm256_maddubs_epi16(abs_lo, _mm256_sign_epi8(q, lo));
+                __m256i b = _mm256_maddubs_epi16(abs_hi, _mm256_sign_epi8(q, hi));
+                struct pair *to = &sum[p * rows + r];
+                to->lo = _mm256_add_epi32(to->lo, _mm256_madd_epi16(a, ones));
+                to->hi = _mm256_add_epi32(to->hi, _mm256_madd_epi16(b, ones));
+            }
+        }
+    }
+}
+
+static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair *sum,
+                                  const uint8_t *w, size_t panel, const struct sl_group *x,
+                                  size_t ldx)
+{
+    const __m256i ones = _mm256_set1_epi16(1), table = level_table();
+#pragma GCC unroll 4
+    for (int i = 0; i < rows * panels; i++) {
+        __m256i offset = _mm256_set1_epi32(x[(size_t)(i % rows) * ldx].offset);
+        sum[i] = (struct pair){offset, offset};
+    }
+    for (size_t half = 0; half < SL_STEPS; half += SL_STEPS / 2) {
+        struct pair part[MAX_SUMS];
+#pragma GCC unroll 4
+        for (size_t s = half; s < half + SL_STEPS / 2; s++) {
+#pragma GCC unroll 4
+            for (int p = 0; p < panels; p++) {
+                const uint8_t *at = w + (size_t)p * panel + s * (SL_STEP_CODES / 2);
+                if (s % 2 == 0)
+                    _mm_prefetch(at + AHEAD_BYTES / panels, _MM_HINT_T0);
+                struct pair v = levels64(table, load32(at));
+#pragma GCC unroll 4
+                for (int r = 0; r < rows; r++) {
+                    __m256i q = four_inputs(x[(size_t)r * ldx].q + s * SL_STEP);
+                    __m256i a = _mm256_maddubs_epi16(v.lo, q), b = _mm256_maddubs_epi16(v.hi, q);
+                    struct pair *to = &part[p * rows + r];
+                    to->lo = s == half ? a : _mm256_add_epi16(to->lo, a);
+                    to->hi = s == half ? b : _mm256_add_epi16(to->hi, b);
+                }
+            }
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < rows * panels; i++) {
+            sum[i].lo = _mm256_add_epi32(sum[i].lo, _mm256_madd_epi16(part[i].lo, ones));
+            sum[i].hi = _mm256_add_epi32(sum[i].hi, _mm256_madd_epi16(part[i].hi, ones));
+        }
+    }
+}
+
+static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_dtype type,
+                               const struct few *f)
+{
+    struct pair sum[MAX_SUMS];
+    __m256 lo[MAX_SUMS], hi[MAX_SUMS];
+    const struct sl_group *x = f->x;
+    const uint8_t *scales = f->w, *codes = f->w + sl_scales_bytes(f->n_groups);
+#pragma GCC unroll 4
+    for (int i = 0; i < rows * panels; i++)
+        lo[i] = hi[i] = _mm256_setzero_ps();
+    for (size_t g = 0; g < f->n_groups; g++) {
+        if (type == SL_DTYPE_Q8)
+            dots_q8(rows, panels, sum, codes, f->panel, x, f->ldx);
+        else
+            dots_q4(rows, panels, sum, codes, f->panel, x, f->ldx);
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) {
+            const uint8_t *d = scales + (size_t)p * f->panel;
+            __m256 d_lo = scales8(d), d_hi = scales8(d + 16);
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                int i = p * rows + r;
+                float s = x[(size_t)r * f->ldx].scale;
+                lo[i] = add_group(lo[i], sum[i].lo, d_lo, s);
+                hi[i] = add_group(hi[i], sum[i].hi, d_hi, s);
+            }
+        }
+        x++;
+        codes += sl_group_bytes(type);
+        scales += SL_GROUP_SCALES;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows * panels; i++) {
+        float *y = f->y + (size_t)(i % rows) * f->ldy + (size_t)(i / rows) * SL_PANEL;
+        _mm256_storeu_ps(y, lo[i]);
+        _mm256_storeu_ps(y + 8, hi[i]);
+    }
+}
+
+typedef void tile_fn(const struct few *f);
+
+#define TILE(R, P, TYPE)                                                                           \
+    static void tile_##R##_##P##_##TYPE(const struct few *f)                                       \
+    {                                                                                              \
+        tile(R, P, SL_DTYPE_##TYPE, f);                                                            \
+    }
+/* X(rows, panels, type) */
+#define TILES(X, TYPE)                                                                             \
+    X(1, 1, TYPE)                                                                                  \
+    X(1, 2, TYPE)                                                                                  \
+    X(1, 4, TYPE)                                                                                  \
+    X(2, 1, TYPE)                                                                                  \
+    X(2, 2, TYPE)                                                                                  \
+    X(3, 1, TYPE)                                                                                  \
+    X(4, 1, TYPE)
+TILES(TILE, Q8)
+TILES(TILE, Q4)
+
+#define ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R][P] = tile_##R##_##P##_##TYPE,
+static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(ENTRY, Q8) TILES(ENTRY, Q4)};
+
+static void few_rows(struct few f, size_t rows, enum sl_dtype type, size_t n_panels)
+{
+    tile_fn *const *wide = tiles[type - SL_DTYPE_Q8][rows];
+    size_t at_once = MAX_PANELS;
+    for (; n_panels > 0; n_panels -= at_once) {
+        while (at_once > n_panels || !wide[at_once])
+            at_once--;
+        wide[at_once](&f);
+        f.y += at_once * SL_PANEL;
+        f.w += at_once * f.panel;
+    }
+}
+
+/* --- many rows ----------------------------------------------------------------------------------
+ */
+
+/* Eight outputs of up to 6 rows over n_groups groups. */
+struct block {
+    float *y;
+    size_t ldy;
+    const struct sl_group *x;
+    size_t ldx, n_groups;
+    const uint8_t *scales, *w; /* of these outputs: steps are SL_STEP_CODES apart */
+    bool first;                /* sums start here, else they go on from y */
+};
+
+static ALWAYS_INLINE void block_dots(const int rows, const enum sl_dtype type, __m256i *sum,
+                                     const struct block *b, const struct sl_group *x,
+                                     const uint8_t *w)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i part[MAX_ROWS];
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+        sum[r] = type == SL_DTYPE_Q8 ? _mm256_setzero_si256()
+                                     : _mm256_set1_epi32(x[(size_t)r * b->ldx].offset);
+#pragma GCC unroll 8
+    for (size_t s = 0; s < SL_STEPS; s++, w += SL_STEP_CODES) {
+        __m256i v = load32(w), a = type == SL_DTYPE_Q8 ? _mm256_abs_epi8(v) : v;
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            __m256i q = four_inputs(x[(size_t)r * b->ldx].q + s * SL_STEP);
+            if (type == SL_DTYPE_Q8) {
+                __m256i m = _mm256_maddubs_epi16(a, _mm256_sign_epi8(q, v));
+                sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(m, ones));
+                continue;
+            }
+            __m256i m = _mm256_maddubs_epi16(a, q);
+            part[r] = s % 4 == 0 ? m : _mm256_add_epi16(part[r], m);
+            if (s % 4 == 3)
+                sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(part[r], ones));
+        }
+    }
+}
+
+static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const struct block *b)
+{
+    __m256 acc[MAX_ROWS];
+    __m256i sum[MAX_ROWS];
+    const struct sl_group *x = b->x;
+    const uint8_t *w = b->w, *scales = b->scales;
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+        acc[r] = b->first ? _mm256_setzero_ps() : _mm256_loadu_ps(b->y + (size_t)r * b->ldy);
+    for (size_t g = 0; g < b->n_groups; g++) {
+        block_dots(rows, type, sum, b, x, w);
+        __m256 d = scales8(scales);
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++)
+            acc[r] = add_group(acc[r], sum[r], d, x[(size_t)r * b->ldx].scale);
+        x++;
+        w += SL_Q8_GROUP;
+        scales += SL_GROUP_SCALES;
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++)
+        _mm256_storeu_ps(b->y + (size_t)r * b->ldy, acc[r]);
+}
+
+typedef void block_fn(const struct block *b);
+
+#define BLOCK(R, TYPE)                                                                             \
+    static void block_##R##_##TYPE(const struct block *b)                                          \
+    {                                                                                              \
+        block(R, SL_DTYPE_##TYPE, b);                                                              \
+    }
+/* Rows come in blocks as equal as can be, so that seven are three and four. */
+#define BLOCKS(X, TYPE) X(3, TYPE) X(4, TYPE) X(5, TYPE) X(6, TYPE)
+BLOCKS(BLOCK, Q8)
+BLOCKS(BLOCK, Q4)
+
+#define BLOCK_ENTRY(R, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R] = block_##R##_##TYPE,
+static block_fn *const blocks[2][MAX_ROWS + 1] = {BLOCKS(BLOCK_ENTRY, Q8) BLOCKS(BLOCK_ENTRY, Q4)};
+
+static void look_up(uint8_t *levels, const uint8_t *codes, size_t n_groups)
+{
+    const __m256i table = level_table();
+    for (size_t i = 0; i < n_groups * SL_STEPS; i++, codes += 32, levels += SL_STEP_CODES) {
+        struct pair v = levels64(table, load32(codes));
+        _mm256_store_si256((__m256i *)(void *)levels, v.lo);
+        _mm256_store_si256((__m256i *)(void *)(levels + 32), v.hi);
+    }
+}
+
+/* One panel for all rows. */
+static void many_rows(const struct few *f, size_t rows, enum sl_dtype type)
+{
+    _Alignas(SL_ALIGN) uint8_t levels[K_GROUPS * SL_Q8_GROUP];
+    const uint8_t *codes = f->w + sl_scales_bytes(f->n_groups);
+    const size_t n_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    for (size_t g = 0, n; g < f->n_groups; g += n) {
+        n = f->n_groups - g < K_GROUPS ? f->n_groups - g : K_GROUPS;
+        const uint8_t *w = codes + g * sl_group_bytes(type);
+        if (type == SL_DTYPE_Q4) {
+            look_up(levels, w, n);
+            w = levels;
+        }
+        for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
+            end = rows * (i + 1) / n_blocks;
+            for (size_t half = 0; half < 2; half++) {
+                const struct block b = {.y = f->y + r * f->ldy + half * 8,
+                                        .ldy = f->ldy,
+                                        .x = f->x + r * f->ldx + g,
+                                        .ldx = f->ldx,
+                                        .n_groups = n,
+                                        .scales = f->w + g * SL_GROUP_SCALES + half * 16,
+                                        .w = w + half * 32,
+                                        .first = g == 0};
+                blocks[type - SL_DTYPE_Q8][end - r](&b);
+            }
+        }
+    }
+}
+
+void sl_avx2_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
+                      const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
+                      size_t panel_end)
+{
+    assert(sl_is_quantised(type));
+    size_t n_groups = sl_groups(n_in);
+    struct few f = {.y = y + panel_begin * SL_PANEL,
+                    .ldy = ldy,
+                    .x = x,
+                    .ldx = ldx,
+                    .n_groups = n_groups,
+                    .panel = sl_q_panel_bytes(type, n_groups)};
+    f.w = (const uint8_t *)panels + panel_begin * f.panel;
+    if (panel_begin >= panel_end || rows == 0)
+        return;
+    if (rows <= FEW_ROWS || n_in == 0) {
+        for (size_t r = 0; r < rows; r += FEW_ROWS, f.x += FEW_ROWS * ldx, f.y += FEW_ROWS * ldy)
+            few_rows(f, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
+        return;
+    }
+    for (size_t p = panel_begin; p < panel_end; p++, f.y += SL_PANEL, f.w += f.panel)
+        many_rows(&f, rows, type);
+}
+
+/* --- inputs -------------------------------------------------------------------------------------
+ */
+
+static ALWAYS_INLINE int32_t fold_max(__m256i v)
+{
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtsi128_si32(m);
+}
+
+static ALWAYS_INLINE int32_t fold_sum(__m256i v)
+{
+    __m128i m = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtsi128_si32(m);
+}
+
+static void quantise_group(struct sl_group *y, const float *x)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i top = _mm256_setzero_si256(), n[4];
+    for (size_t i = 0; i < 4; i++)
+        top = _mm256_max_epi32(top, _mm256_and_si256(load32(x + 8 * i), magnitude));
+    int32_t bits = fold_max(top);
+    float m;
+    memcpy(&m, &bits, sizeof m);
+    bool finite = bits < 0x7f800000;
+    if (!finite || m < SL_QUANTISE_MIN) {
+        *y = (struct sl_group){.scale = finite ? 0 : NAN};
+        return;
+    }
+    y->scale = m / 127;
+    __m256 inverse = _mm256_set1_ps(127 / m);
+    for (size_t i = 0; i < 4; i++)
+        n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
+    y->offset = -16 * fold_sum(sum);
+    /* Packing goes by halves of registers: put 32-bit groups back in order. */
+    __m256i ab = _mm256_packs_epi32(n[0], n[1]), cd = _mm256_packs_epi32(n[2], n[3]);
+    __m256i all = _mm256_packs_epi16(ab, cd);
+    all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)(void *)y->q, all);
+}
+
+void sl_avx2_quantise(struct sl_group *y, const float *x, size_t n)
+{
+    for (; n >= SL_GROUP; n -= SL_GROUP, x += SL_GROUP, y++)
+        quantise_group(y, x);
+    if (n > 0) {
+        float rest[SL_GROUP] = {0};
+        memcpy(rest, x, n * sizeof *x);
+        quantise_group(y, rest);
+    }
+}

@@ -1,0 +1,208 @@
+/* quant.c: matrices of 8 and 4 bits: from floats to panels, and the scalar truth of their product.
+ *
+ * Why these formats: a scale for every 32 inputs of an output follows the weights closely enough
+ * that 8 bits cost next to nothing, and sums of integers within a group are exact in any order, so
+ * that vector kernels are free to add as their instructions want, and still agree to the bit.
+ *
+ * Q8: scale = largest magnitude / 127, rounded to F16 first, then the nearest codes for that scale.
+ *
+ * Q4: 16 levels that are not evenly spaced (closer around zero, as weights are), found by descent
+ * on the squared error over groups of normal, heavy-tailed and shifted values. A scale may be
+ * negative: the levels reach further down than up, so the group's largest magnitude goes to one end
+ * or the other. Some scales around those two are tried, each refitted to its codes by least
+ * squares; the one with the least squared error stays. */
+#include "engine/kernels/quant.h"
+
+#include <assert.h>
+
+#include "engine/kernels/convert.h"
+#include "engine/kernels/tables.h"
+
+const uint8_t sl_q4_levels[16] = {0, 3, 5, 7, 9, 11, 13, 15, 16, 18, 20, 22, 24, 26, 28, 31};
+
+/* --- packing ------------------------------------------------------------------------------------
+ */
+
+static float largest(const float w[SL_GROUP])
+{
+    float m = 0;
+    for (size_t i = 0; i < SL_GROUP; i++)
+        m = fabsf(w[i]) > m ? fabsf(w[i]) : m;
+    return m;
+}
+
+/* Nearest whole number, ties to even, of a magnitude below 2^22. */
+static int32_t nearest(float x)
+{
+    return (int32_t)(sl_f32_bits(x + 0x1.8p+23F) - 0x4b400000);
+}
+
+/* Returns the scale's F16. */
+static uint16_t pack_q8(int8_t code[SL_GROUP], const float w[SL_GROUP])
+{
+    uint16_t half = sl_f16_from_f32(largest(w) / 127);
+    float scale = sl_f32_from_f16(half);
+    for (size_t i = 0; i < SL_GROUP; i++) {
+        float t = scale > 0 ? w[i] / scale : 0;
+        /* A scale that was rounded down, or is a coarse denormal. */
+        t = t > 127 ? 127 : t < -127 ? -127 : t;
+        code[i] = (int8_t)nearest(t);
+    }
+    return half;
+}
+
+/* The codes whose levels are nearest for a scale of 1/inverse. */
+static void q4_codes(uint8_t code[SL_GROUP], const float w[SL_GROUP], float inverse)
+{
+    float twice[SL_GROUP];
+    for (size_t i = 0; i < SL_GROUP; i++) {
+        twice[i] = 2 * (w[i] * inverse + SL_Q4_ZERO);
+        code[i] = 0;
+    }
+    for (size_t c = 0; c < 15; c++) {
+        float between = (float)(sl_q4_levels[c] + sl_q4_levels[c + 1]);
+        for (size_t i = 0; i < SL_GROUP; i++)
+            code[i] = (uint8_t)(code[i] + (twice[i] > between));
+    }
+}
+
+static float level(uint8_t code)
+{
+    return (float)(sl_q4_levels[code] - SL_Q4_ZERO);
+}
+
+/* Returns the scale's F16. */
+static uint16_t pack_q4(uint8_t code[SL_GROUP], const float w[SL_GROUP])
+{
+    /* What levels the value of the largest magnitude is put at. */
+    static const float ends[] = {-17.5F, -16, -15, -14, 14, 15, 16.5F};
+    float top = 0, best_gain = -1, scale = 0;
+    for (size_t i = 0; i < SL_GROUP; i++)
+        top = fabsf(w[i]) > fabsf(top) ? w[i] : top;
+    for (size_t e = 0; e < sizeof ends / sizeof *ends && fabsf(top) > 0x1p-100F; e++) {
+        float wl = 0, ll = 0;
+        q4_codes(code, w, ends[e] / top);
+        for (size_t i = 0; i < SL_GROUP; i++) {
+            wl += w[i] / top * level(code[i]);
+            ll += level(code[i]) * level(code[i]);
+        }
+        /* With the scale wl/ll the squared error is Σ w² - wl²/ll. */
+        if (ll > 0 && wl * wl / ll > best_gain) {
+            best_gain = wl * wl / ll;
+            scale = wl / ll * top;
+        }
+    }
+    uint16_t half = sl_f16_from_f32(scale);
+    scale = sl_f32_from_f16(half);
+    q4_codes(code, w, fabsf(scale) > 0 ? 1 / scale : 0);
+    return half;
+}
+
+/* 16 outputs × 32 inputs, from floats, at their places. */
+static void pack_group(uint8_t *codes, uint16_t scales[SL_PANEL], enum sl_dtype type,
+                       float w[SL_PANEL][SL_GROUP])
+{
+    memset(codes, 0, sl_group_bytes(type));
+    for (size_t o = 0; o < SL_PANEL; o++) {
+        uint8_t code[SL_GROUP];
+        if (type == SL_DTYPE_Q8)
+            scales[o] = pack_q8((int8_t *)code, w[o]);
+        else
+            scales[o] = pack_q4(code, w[o]);
+        for (size_t k = 0; k < SL_GROUP; k++) {
+            size_t step = k / SL_STEP, at = o * SL_STEP + k % SL_STEP;
+            if (type == SL_DTYPE_Q8)
+                codes[step * SL_STEP_CODES + at] = code[k];
+            else
+                codes[step * (SL_STEP_CODES / 2) + at % 32] |= (uint8_t)(code[k] << (at / 32 * 4));
+        }
+    }
+}
+
+void sl_pack_quantised(void *dst, enum sl_dtype type, const struct sl_pack_source *src,
+                       size_t panel_begin, size_t panel_end)
+{
+    float w[SL_PANEL][SL_GROUP];
+    size_t n_groups = sl_groups(src->n_in), bytes = sl_q_panel_bytes(type, n_groups);
+    for (size_t p = panel_begin; p < panel_end; p++) {
+        uint8_t *panel = (uint8_t *)dst + p * bytes, *codes = panel + sl_scales_bytes(n_groups);
+        memset(panel, 0, sl_scales_bytes(n_groups));
+        for (size_t g = 0; g < n_groups; g++) {
+            uint16_t scales[SL_PANEL];
+            sl_pack_read(w, src, p * SL_PANEL, g * SL_GROUP);
+            pack_group(codes + g * sl_group_bytes(type), scales, type, w);
+            memcpy(panel + g * SL_GROUP_SCALES, scales, sizeof scales);
+        }
+    }
+}
+
+/* --- the scalar truth ---------------------------------------------------------------------------
+ */
+
+static void quantise_group(struct sl_group *y, const float *x, size_t n)
+{
+    uint32_t top = 0; /* magnitudes have the order of their bits; NaN is above all */
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = sl_f32_bits(x[i]) & 0x7fffffff;
+        top = bits > top ? bits : top;
+    }
+    float m = sl_f32_from_bits(top), inverse = 127 / m;
+    bool finite = top < 0x7f800000, counts = finite && m >= SL_QUANTISE_MIN;
+    int32_t sum = 0;
+    for (size_t i = 0; i < SL_GROUP; i++) {
+        y->q[i] = counts && i < n ? (int8_t)nearest(x[i] * inverse) : 0;
+        sum += y->q[i];
+    }
+    y->scale = counts ? m / 127 : finite ? 0 : NAN;
+    y->offset = -16 * sum;
+}
+
+void sl_ref_quantise(struct sl_group *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += SL_GROUP)
+        quantise_group(y++, x + i, n - i < SL_GROUP ? n - i : SL_GROUP);
+}
+
+/* What the integer products of 16 outputs and a row's group add up to. */
+static void dot_group(int32_t sum[SL_PANEL], const uint8_t *codes, enum sl_dtype type,
+                      const int8_t q[SL_GROUP])
+{
+    memset(sum, 0, SL_PANEL * sizeof *sum);
+    for (size_t s = 0; s < SL_STEPS; s++) {
+        for (size_t i = 0; i < SL_STEP_CODES; i++) {
+            int32_t w;
+            if (type == SL_DTYPE_Q8)
+                w = (int8_t)codes[s * SL_STEP_CODES + i];
+            else
+                w = sl_q4_levels[codes[s * (SL_STEP_CODES / 2) + i % 32] >> (i / 32 * 4) & 15] -
+                    SL_Q4_ZERO;
+            sum[i / SL_STEP] += w * q[s * SL_STEP + i % SL_STEP];
+        }
+    }
+}
+
+void sl_ref_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
+                     const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
+                     size_t panel_end)
+{
+    assert(sl_is_quantised(type));
+    size_t n_groups = sl_groups(n_in), bytes = sl_q_panel_bytes(type, n_groups);
+    for (size_t p = panel_begin; p < panel_end; p++) {
+        const uint8_t *panel = (const uint8_t *)panels + p * bytes;
+        const uint8_t *codes = panel + sl_scales_bytes(n_groups);
+        for (size_t r = 0; r < rows; r++) {
+            float *acc = y + r * ldy + p * SL_PANEL;
+            for (size_t o = 0; o < SL_PANEL; o++)
+                acc[o] = 0;
+            for (size_t g = 0; g < n_groups; g++) {
+                const struct sl_group *in = x + r * ldx + g;
+                float scale[SL_PANEL];
+                int32_t sum[SL_PANEL];
+                sl_widen(scale, panel + g * SL_GROUP_SCALES, SL_DTYPE_F16, SL_PANEL);
+                dot_group(sum, codes + g * sl_group_bytes(type), type, in->q);
+                for (size_t o = 0; o < SL_PANEL; o++)
+                    acc[o] = fmaf((float)sum[o], scale[o] * in->scale, acc[o]);
+            }
+        }
+    }
+}

@@ -1,0 +1,64 @@
+/* quant.h: how Q8 and Q4 matrices lie in memory, and what the codes mean. Private to kernels/.
+ *
+ * A panel is ceil(n_in / 32) scales of 16 outputs, padded to whole cache lines, and then as many
+ * blocks of codes; both start on a cache line. Separate, so that no load of codes crosses a line.
+ *
+ *   scales   F16, 16 a group: those of the 16 outputs
+ *   Q8       512 bytes a group: for s = 0 … 7 the 16 outputs' bytes of inputs 4s … 4s+3: what one
+ *            instruction multiplies with four inputs of a row, over all outputs
+ *   Q4       256 bytes a group: the same order; byte i of the 32 of a step has, low, the code at i
+ *            and, high, the code at i + 32: outputs 0 … 7 and 8 … 15
+ *
+ * A Q4 code is an index of sl_q4_levels[]: w = scale · (level - SL_Q4_ZERO). The levels lie closer
+ * where weights are frequent. They are whole numbers below 32, so that eight products of a level
+ * and an input, of a magnitude of 127 at most, fit in 16 bits: 8 · 31 · 127 = 31,496. */
+#ifndef SLATE_KERNELS_QUANT_H
+#define SLATE_KERNELS_QUANT_H
+
+#include "engine/kernels/kernels.h"
+
+enum {
+    SL_STEP = 4,                   /* inputs of a step */
+    SL_STEPS = SL_GROUP / SL_STEP, /* of a group */
+    SL_STEP_CODES = SL_PANEL * SL_STEP,
+    SL_GROUP_SCALES = SL_PANEL * 2,    /* bytes */
+    SL_Q8_GROUP = SL_PANEL * SL_GROUP, /* bytes */
+    SL_Q4_GROUP = SL_PANEL * SL_GROUP / 2,
+    SL_Q4_ZERO = 16
+};
+
+extern const uint8_t sl_q4_levels[16];
+
+#define SL_QUANTISE_MIN 0x1p-100F
+
+/* A matrix of floats as sl_pack_matrix() is told of it. */
+struct sl_pack_source {
+    const char *data;
+    enum sl_dtype type;
+    size_t n_out, n_in, stride_out, stride_in; /* in elements */
+};
+
+/* The 16 outputs from o on × 32 inputs from k on; what lies beyond n_out and n_in is zero. */
+void sl_pack_read(float ret[SL_PANEL][SL_GROUP], const struct sl_pack_source *src, size_t o,
+                  size_t k);
+
+void sl_pack_quantised(void *dst, enum sl_dtype type, const struct sl_pack_source *src,
+                       size_t panel_begin, size_t panel_end);
+
+static inline size_t sl_group_bytes(enum sl_dtype type)
+{
+    return type == SL_DTYPE_Q8 ? SL_Q8_GROUP : SL_Q4_GROUP;
+}
+
+/* From a panel's start to its codes, and to the next panel. */
+static inline size_t sl_scales_bytes(size_t n_groups)
+{
+    return (n_groups * SL_GROUP_SCALES + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+}
+
+static inline size_t sl_q_panel_bytes(enum sl_dtype type, size_t n_groups)
+{
+    return sl_scales_bytes(n_groups) + n_groups * sl_group_bytes(type);
+}
+
+#endif
