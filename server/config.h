@@ -128,6 +128,7 @@ struct sl_config {
     uint64_t write_high;
     uint64_t write_low;
     /* operations */
+    uint64_t drain_delay_ms;
     uint64_t drain_timeout_ms;
     uint64_t ping_interval_ms;
     int log_level; /* enum sl_log_level */

@@ -221,9 +221,11 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
         }
         if (v->with_head)
             s->head_dirty = false;
-    } else if (ss->shared && !s->leased && s->in_store &&
+    } else if (ss->shared && s->in_store &&
                (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
-        s->stale = true; /* another server has gone on with it: nothing is to be saved here */
+        /* Another server has gone on with it: nothing is to be saved here. */
+        s->stale = s->stale || s->version == v->version;
+        code = SL_OK;
     }
     sl_free(v);
     ss->n_busy--;

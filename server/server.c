@@ -26,6 +26,7 @@ struct sl_server {
     struct sl_server_hooks hooks;
     enum sl_server_state state;
     bool limit_over;
+    uint64_t draining_since; /* of the loop, ms */
     int exit_code;
     uv_loop_t loop;
     uv_signal_t signals[SIGNALS];
@@ -89,9 +90,19 @@ void sl_server_stop(struct sl_server *s, int exit_code)
     begin_closing(s);
 }
 
+static void on_delay_over(uv_timer_t *t)
+{
+    begin_closing(t->data);
+}
+
 void sl_server_drained(struct sl_server *s)
 {
-    if (s->state == SL_SERVER_DRAINING)
+    uint64_t passed = uv_now(&s->loop) - s->draining_since, delay = s->config->drain_delay_ms;
+    if (s->state != SL_SERVER_DRAINING)
+        return;
+    if (passed < delay) /* balancers have to see it first */
+        uv_timer_start(&s->closing, on_delay_over, delay - passed, 0);
+    else
         begin_closing(s);
 }
 
@@ -128,6 +139,7 @@ void sl_server_drain(struct sl_server *s)
     if (s->state >= SL_SERVER_DRAINING)
         return;
     s->state = SL_SERVER_DRAINING;
+    s->draining_since = uv_now(&s->loop);
     s->env.closing_down = true;
     sl_metric_set(&s->env.metrics, SL_M_READY, 0);
     sl_log(SL_LOG_INFO, "draining", SL_LI("limit_ms", s->config->drain_timeout_ms));

@@ -7,7 +7,7 @@
  *         ──sl_server_drained() or the limit──> CLOSING ──> sl_server_run() returns
  *
  * While DRAINING the socket stays open (so that /readyz can say 503 and running sessions can be
- * read); handlers refuse new turns with SL_E_DRAINING. CLOSING: no more accepts, what has been
+ * read), for --drain-delay at least; handlers refuse new turns with SL_E_DRAINING. CLOSING: no more accepts, what has been
  * written is flushed, connections are closed. A second signal ends the process at once.
  *
  * Use:

@@ -159,13 +159,10 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
 
 static void restore_fails(struct sl_op *op, const struct sl_error *err)
 {
-    struct sl_session *s = op->s;
-    if (op->is_new) {
+    if (op->is_new)
         sl_op_undo_new(op, err);
-        return;
-    }
-    sl_sessions_give_back(op->ss, s);
-    sl_op_end(op, s, err);
+    else
+        sl_op_give_back(op, err);
 }
 
 static void restore_done(struct sl_op *op)

@@ -95,16 +95,41 @@ void sl_op_when_quiet(struct sl_op *op, void (*then)(struct sl_op *op))
     sl_session_is_quiet(op->ss, op->s);
 }
 
+static void on_given_back(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    struct sl_session *s = op->s;
+    (void)code;
+    (void)err; /* then the lease ends by itself */
+    sl_sessions_give_back(op->ss, s);
+    sl_op_end(op, s, op->err.code ? &op->err : NULL);
+}
+
+void sl_op_give_back(struct sl_op *op, const struct sl_error *err)
+{
+    struct sl_session *s = op->s;
+    struct sl_store_key key = sl_session_key(s);
+    bool release = s->fence && !s->lease_lost && !s->vanished;
+    if (err != &op->err)
+        op->err = err ? *err : (struct sl_error){0};
+    if (!release) {
+        on_given_back(op, SL_OK, NULL);
+        return;
+    }
+    sl_lease_ends(op->ss, s, true);
+    sl_store_release(op->ss->store, &key, on_given_back, op);
+}
+
 static void on_leased(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_op *op = arg;
+    (void)s;
     if (!err) {
         op->leased(op);
         return;
     }
     op->err = *err;
-    sl_sessions_give_back(op->ss, s);
-    sl_op_end(op, s, &op->err);
+    sl_op_give_back(op, &op->err);
 }
 
 void sl_op_lease(struct sl_op *op, void (*leased)(struct sl_op *op))
@@ -138,9 +163,7 @@ void sl_op_undo_new(struct sl_op *op, const struct sl_error *err)
 
 void sl_op_keep_new(struct sl_op *op)
 {
-    struct sl_session *s = op->s;
-    sl_sessions_give_back(op->ss, s);
-    sl_op_end(op, s, NULL);
+    sl_op_give_back(op, NULL);
 }
 
 /* --- create ---------------------------------------------------------------------------------- */
@@ -287,8 +310,7 @@ static void apply_patch(struct sl_op *op)
     }
     if (op->has_ttl)
         s->ttl_s = op->ttl_s;
-    sl_sessions_give_back(op->ss, s);
-    sl_op_end(op, s, NULL);
+    sl_op_give_back(op, NULL);
 }
 
 static void on_patched(void *arg, enum sl_code code, const struct sl_error *err)
@@ -298,9 +320,7 @@ static void on_patched(void *arg, enum sl_code code, const struct sl_error *err)
         apply_patch(op);
         return;
     }
-    struct sl_session *s = op->s;
-    sl_sessions_give_back(op->ss, s);
-    sl_op_end(op, s, err);
+    sl_op_give_back(op, err);
 }
 
 static void patch_leased(struct sl_op *op)
@@ -349,8 +369,7 @@ static void on_removed(void *arg, enum sl_code code, const struct sl_error *err)
     struct sl_sessions *ss = op->ss;
     s->going = false;
     if (code) {
-        sl_sessions_give_back(ss, s);
-        sl_op_end(op, s, err);
+        sl_op_give_back(op, err);
         return;
     }
     sl_lease_ends(ss, s, true); /* with the session */
@@ -409,20 +428,19 @@ static void evict_quiet(struct sl_op *op)
         if (s->has_place)
             sl_residency_leave(ss, s);
     }
-    sl_sessions_give_back(ss, s);
-    sl_op_end(op, s, NULL);
+    sl_op_give_back(op, NULL);
 }
 
 /* It may still be read, then it goes after that. */
 static void on_saved_to_evict(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_op *op = arg;
+    (void)s;
     if (!err) {
         sl_op_when_quiet(op, evict_quiet);
         return;
     }
-    sl_sessions_give_back(op->ss, s);
-    sl_op_end(op, s, err);
+    sl_op_give_back(op, err);
 }
 
 static void evict_leased(struct sl_op *op)
@@ -433,8 +451,7 @@ static void evict_leased(struct sl_op *op)
         sl_sessions_save(ss, s, on_saved_to_evict, op);
         return;
     }
-    sl_sessions_give_back(ss, s);
-    sl_op_end(op, s, NULL);
+    sl_op_give_back(op, NULL);
 }
 
 void sl_sessions_evict(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)

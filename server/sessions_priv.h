@@ -146,6 +146,8 @@ void sl_op_free(struct sl_op *op);
 void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *err); /* calls back */
 /* The lease of op->s, the store's too; then `leased`, or the op ends with the error. */
 void sl_op_lease(struct sl_op *op, void (*leased)(struct sl_op *op));
+/* The op is over, and gives the lease back: its caller is told when it has been. */
+void sl_op_give_back(struct sl_op *op, const struct sl_error *err);
 void sl_op_refuse(sl_session_done *cb, void *arg,
                   const char *what); /* no memory for the op itself */
 /* A new session, leased by the op, for `made`; then it is kept, or it did not come to be. An

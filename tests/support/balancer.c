@@ -187,9 +187,9 @@ static void make_folder(struct balancer *b, const char *name)
         fail_msg("%s: %s", b->folder, strerror(errno));
 }
 
-static void replace_nodes(struct config *c, const unsigned *ports)
+static void replace_nodes(struct config *c, const unsigned *ports, unsigned n)
 {
-    for (unsigned i = 0; i < BALANCER_NODES; i++) {
+    for (unsigned i = 0; i < n; i++) {
         char from[32], to[32];
         snprintf(from, sizeof from, "127.0.0.1:%u", 8081 + i);
         snprintf(to, sizeof to, "127.0.0.1:%u", ports[i]);
@@ -197,18 +197,31 @@ static void replace_nodes(struct config *c, const unsigned *ports)
     }
 }
 
-struct balancer *balancer_start(enum balancer_kind kind, const unsigned node_ports[BALANCER_NODES])
+static const struct kind {
+    const char *folder, *file;
+    bool haproxy;
+    unsigned n_nodes;
+} kinds[BALANCER_KINDS] = {
+    [BALANCER_HAPROXY] = {"haproxy", "deploy/haproxy.cfg", true, BALANCER_NODES},
+    [BALANCER_NGINX] = {"nginx", "deploy/nginx.conf", false, BALANCER_NODES},
+    [BALANCER_HAPROXY_FLEET] = {"haproxy-fleet", "deploy/haproxy-fleet.cfg", true,
+                                BALANCER_FLEET_NODES},
+    [BALANCER_NGINX_FLEET] = {"nginx-fleet", "deploy/nginx-fleet.conf", false,
+                              BALANCER_FLEET_NODES}};
+
+struct balancer *balancer_start(enum balancer_kind kind, const unsigned *node_ports)
 {
     static struct config config;
     struct balancer *b = calloc(1, sizeof *b);
-    bool haproxy = kind == BALANCER_HAPROXY;
+    const struct kind *k = &kinds[kind];
+    bool haproxy = k->haproxy;
     char file[700], directives[800];
     assert_non_null(b);
     b->port = free_port();
     snprintf(b->base, sizeof b->base, "http://127.0.0.1:%u", b->port);
-    make_folder(b, haproxy ? "haproxy" : "nginx");
-    config_read(&config, haproxy ? "deploy/haproxy.cfg" : "deploy/nginx.conf");
-    replace_nodes(&config, node_ports);
+    make_folder(b, k->folder);
+    config_read(&config, k->file);
+    replace_nodes(&config, node_ports, k->n_nodes);
     (haproxy ? replace_haproxy : replace_nginx)(&config, b);
     snprintf(file, sizeof file, "%s/config", b->folder);
     config_write(&config, file);

@@ -8,9 +8,16 @@
 
 #include <stdint.h>
 
-enum { BALANCER_DEADLINE_MS = 30000, BALANCER_NODES = 2 };
+enum { BALANCER_DEADLINE_MS = 30000, BALANCER_NODES = 2, BALANCER_FLEET_NODES = 3 };
 
-enum balancer_kind { BALANCER_HAPROXY, BALANCER_NGINX };
+/* The last two: deploy/haproxy-fleet.cfg and nginx-fleet.conf, with BALANCER_FLEET_NODES nodes. */
+enum balancer_kind {
+    BALANCER_HAPROXY,
+    BALANCER_NGINX,
+    BALANCER_HAPROXY_FLEET,
+    BALANCER_NGINX_FLEET,
+    BALANCER_KINDS
+};
 
 struct balancer;
 
@@ -19,7 +26,7 @@ struct balancer;
 unsigned free_port(void);
 
 /* Returns once it accepts connections; it dies with the test. */
-struct balancer *balancer_start(enum balancer_kind kind, const unsigned node_ports[BALANCER_NODES]);
+struct balancer *balancer_start(enum balancer_kind kind, const unsigned *node_ports);
 const char *balancer_base(const struct balancer *b); /* "http://127.0.0.1:PORT" */
 /* Ends it at once. NULL is fine. */
 void balancer_stop(struct balancer *b);

@@ -1,0 +1,87 @@
+/* fleet.c: see fleet.h. */
+#include "tests/support/fleet.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/balancer.h"
+#include "tests/support/cluster.h"
+
+void fleet_node_start(struct fleet *f, unsigned i)
+{
+    struct fleet_node *n = &f->node[i];
+    const char *all[FLEET_OPTIONS_MAX + 16];
+    char listen[64], threads[32], lease[32], timeout[32];
+    size_t k = 0;
+    snprintf(listen, sizeof listen, "127.0.0.1:%u", n->port);
+    snprintf(threads, sizeof threads, "--threads=%u", f->n_starts++ % 3 + 1);
+    snprintf(lease, sizeof lease, "--lease=%dms", FLEET_LEASE_MS);
+    snprintf(timeout, sizeof timeout, "--store-timeout=%dms", FLEET_TIMEOUT_MS);
+    const char *const own[] = {"--listen", listen, "--log-level=warn", "--store", f->spec, threads,
+                               lease,      timeout};
+    for (size_t o = 0; o < sizeof own / sizeof *own; o++)
+        all[k++] = own[o];
+    for (size_t o = 0; o < f->n_options; o++)
+        all[k++] = f->options[o];
+    all[k] = NULL;
+    assert_null(n->server);
+    n->server = server_start_loading(all);
+    n->c = client_open(n->server->base);
+    client_unrecorded(n->c);
+    until_readyz(n->c, 200);
+}
+
+void fleet_start(struct fleet *f, const char *name, const char *const *options)
+{
+    *f = (struct fleet){.n_starts = 0};
+    for (; options[f->n_options]; f->n_options++) {
+        assert_true(f->n_options < FLEET_OPTIONS_MAX);
+        f->options[f->n_options] = options[f->n_options];
+    }
+    redis_init(&f->redis, name, (const char *const[]){"--enable-debug-command", "yes", NULL});
+    snprintf(f->spec, sizeof f->spec, "%s", f->redis.spec);
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        f->node[i].port = free_port();
+        fleet_node_start(f, i);
+    }
+}
+
+void fleet_node_signal(struct fleet *f, unsigned i, int signal)
+{
+    assert_int_equal(kill(f->node[i].server->pid, signal), 0);
+}
+
+void fleet_node_end(struct fleet *f, unsigned i, int signal)
+{
+    struct fleet_node *n = &f->node[i];
+    int code = server_end(n->server, signal);
+    client_close(n->c);
+    n->server = NULL;
+    n->c = NULL;
+    if (signal == SIGTERM)
+        assert_int_equal(code, 0);
+}
+
+void fleet_stop(struct fleet *f)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        if (f->node[i].server)
+            fleet_node_end(f, i, SIGTERM);
+    redis_done(&f->redis);
+}
+
+void fleet_abandon(struct fleet *f)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        if (f->node[i].server)
+            fleet_node_end(f, i, SIGKILL);
+    redis_done(&f->redis);
+}

@@ -1,0 +1,39 @@
+/* fleet.h: three servers that share a Redis: killed, stopped, started again. Each has its own port
+ * for life, and a client. */
+#ifndef SLATE_TESTS_FLEET_H
+#define SLATE_TESTS_FLEET_H
+
+#include "tests/support/api.h"
+#include "tests/support/redis.h"
+#include "tests/support/server.h"
+
+enum { FLEET_NODES = 3, FLEET_OPTIONS_MAX = 24, FLEET_LEASE_MS = 2000, FLEET_TIMEOUT_MS = 1000 };
+
+struct fleet_node {
+    unsigned port;
+    struct server *server; /* NULL: it is down */
+    struct client *c;
+};
+
+struct fleet {
+    struct redis redis;
+    char spec[128]; /* what the nodes are given: the Redis' own, or another way to it */
+    struct fleet_node node[FLEET_NODES];
+    const char *options[FLEET_OPTIONS_MAX];
+    size_t n_options;
+    unsigned n_starts;
+};
+
+/* An empty Redis, and all nodes ready. options: of `slate serve`, up to a NULL; kept. */
+void fleet_start(struct fleet *f, const char *name, const char *const *options);
+void fleet_stop(struct fleet *f); /* every node that is up must end with 0 */
+/* After a failed test too: kills what runs. */
+void fleet_abandon(struct fleet *f);
+
+/* Ready when it returns. Each start has another number of threads than the one before. */
+void fleet_node_start(struct fleet *f, unsigned i);
+/* Waits for its end; the signal 0: was sent before. Calls of its client are over then. */
+void fleet_node_end(struct fleet *f, unsigned i, int signal);
+void fleet_node_signal(struct fleet *f, unsigned i, int signal);
+
+#endif
