@@ -18,9 +18,11 @@ struct sl_app {
     struct sl_sessions *sessions;
     struct sl_turns *turns;
     struct sl_limits limits;
-    const struct sl_chat_template *chat;
-    struct sl_vocab vocab;          /* of the tokenizer */
-    const char *const *model_names; /* the first is what responses say */
+    const struct sl_chat_template *chat; /* NULL: none is known for this model */
+    bool chat_unknown;                   /* it has one, which is not known here */
+    uint32_t plain_marks;                /* of its marks those that are no special tokens: a bit */
+    struct sl_vocab vocab;               /* of the tokenizer */
+    const char *const *model_names;      /* the first is what responses say */
     size_t n_model_names;
     int64_t started_at; /* Unix time, s */
     uv_timer_t expiry;
@@ -64,9 +66,33 @@ void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s);
 void sl_app_session_headers_of(struct sl_exchange *ex, const char *id,
                                const unsigned char incarnation[16], uint64_t version);
 
-/* Bytes that rendered messages can have at most: their contents and what the template puts around
- * each. */
-size_t sl_app_rendered_max(const struct sl_app *app);
+/* What a turn reads, as text. */
+struct sl_rendered {
+    struct sl_text text; /* the prompt's, or rendered messages */
+    struct sl_buf own;   /* those */
+    struct sl_buf ranges;
+    const struct sl_range *contents; /* where in text the messages' contents lie */
+    size_t n_contents;
+};
+
+/* Errors: UNSUPPORTED (no chat template is known for the model; names the option). */
+SL_NODISCARD enum sl_code sl_app_has_chat(const struct sl_app *app, struct sl_error *err);
+
+/* Messages become text with the model's chat template; other inputs stay as they are. *ret wants
+ * sl_rendered_done() after a failure, too. Errors: UNSUPPORTED, INVALID_VALUE (sl_chat_check()),
+ * TOO_LARGE, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_app_render(const struct sl_app *app, const struct sl_input *in,
+                                        bool continues, bool reply, struct sl_rendered *ret,
+                                        struct sl_error *err);
+void sl_rendered_done(struct sl_rendered *r);
+
+/* The id of a special token of the model by its text, or -1. */
+int64_t sl_app_special_token(const struct sl_app *app, const char *text);
+
+/* The template that --chat-template names, or that the model's files have. After the model was
+ * loaded; `jinja` NULL: they have none. Errors: NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_app_choose_chat(struct sl_app *app, const char *jinja, size_t n,
+                                             bool embedded, struct sl_error *err);
 
 /* Counts a turn that is over. */
 void sl_app_count_turn(const struct sl_app *app, const struct sl_run_result *res);

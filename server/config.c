@@ -20,9 +20,10 @@ static const struct sl_option options[] = {
      "a directory with config.json and model.safetensors of a flash-linear-attention model. "
      "Without it the embedded model serves.",
      ALL},
-    {"tokenizer", SL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, NULL, "FILE|bytes",
-     "The vocabulary: an RWKV World vocabulary file, or the word bytes (one token per byte). The "
-     "embedded model brings its own, and so does a .gguf file.",
+    {"tokenizer", SL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, NULL, "FILE|DIR|bytes",
+     "The vocabulary: a tokenizer.json, an RWKV World vocabulary file, a directory that holds one, "
+     "or the word bytes (one token per byte). Without it what lies in the model's directory or in "
+     "its .gguf file; the embedded model brings its own.",
      ALL},
     {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16|q8|q4",
      "How matrices are kept in memory. q8 and q4: integers of 8 and 4 bits with a scale for every "
@@ -55,15 +56,18 @@ static const struct sl_option options[] = {
      "Threads that compute; 0: one per core.", ALL},
     {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|eos|none",
      "A token that is fed to an empty session first: its id, or the tokenizer's end token. Without "
-     "it the one that the tokenizer's file puts before a text, if any, and the embedded model gets "
-     "its own.",
+     "it the one that the tokenizer's file puts before a text, if any; the embedded model has its "
+     "own.",
      ALL},
     {"model-name", SL_OPTION_LIST, AT(model_names), NULL, 0, 0, NULL, "NAME",
      "A name that requests may give in `model`; the first is what responses say. Without it the "
      "file's name.",
      SL_CMD_SERVE},
     {"chat-template", SL_OPTION_STRING, AT(chat_template), NULL, 0, 0, NULL, "NAME",
-     "How messages become text: rwkv, rwkv-brief. Without it what suits the model.", SL_CMD_SERVE},
+     "How messages become text: rwkv, rwkv-brief, chatml, qwen2, llama-2, plain. Without it what "
+     "the "
+     "model's files say, where that is one of these; else requests with messages are refused.",
+     SL_CMD_SERVE},
     /* sessions and admission */
     {"store", SL_OPTION_STRING, AT(store), "dir:slate-data", 0, 0, NULL,
      "dir:PATH|redis://HOST:PORT|memory",

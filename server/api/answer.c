@@ -82,8 +82,8 @@ static enum sl_code take(struct sl_generation *g, size_t n, bool last, struct sl
     enum sl_code c = sl_text_stream_add(&g->text, tokens, n, ends, &piece, err);
     if (c)
         return c;
-    if (g->is_chat)
-        piece = sl_chat_reply_text(g->app->chat, &g->reply_started, piece);
+    if (g->chat)
+        piece = sl_chat_reply_text(g->chat, &g->reply_started, piece);
     *ret = (struct sl_delta){
         .id = g->id,
         .model = g->app->model_names[0],

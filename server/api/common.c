@@ -97,12 +97,6 @@ void sl_app_session_view(const struct sl_app *app, const struct sl_session *s,
     };
 }
 
-size_t sl_app_rendered_max(const struct sl_app *app)
-{
-    enum { AROUND_A_MESSAGE = 256 };
-    return app->limits.prompt_bytes + app->limits.messages * AROUND_A_MESSAGE;
-}
-
 void sl_app_count_turn(const struct sl_app *app, const struct sl_run_result *res)
 {
     struct sl_metrics *m = sl_server_metrics(app->server);

@@ -75,7 +75,7 @@ static void adopt(struct sl_generation *g)
     g->adopted = true;
     g->req.logprobs = p->logprobs;
     g->req.sampling.seed = p->sampling.seed;
-    g->is_chat = p->chat_template != NULL;
+    g->chat = p->chat_template ? sl_chat_template_find(p->chat_template) : NULL;
     g->reply_started = p->reply_started;
     g->n_stops = 0;
     for (size_t i = 0; i < p->n_stops; i++)
@@ -198,21 +198,36 @@ static enum sl_code find_session(struct sl_generation *g, struct sl_session **re
     return c;
 }
 
+/* The client's stops, then the template's: those that are special tokens of the model as tokens. */
 static enum sl_code gather_stops(struct sl_generation *g, struct sl_error *err)
 {
-    size_t n_template = 0;
-    if (g->is_chat && g->req.max_tokens)
-        while (n_template < SL_CHAT_STOPS_MAX && g->app->chat->stops[n_template])
-            n_template++;
-    if (g->req.n_stops > SL_STOPS_MAX - n_template)
-        return sl_fail_param(err, SL_E_INVALID_VALUE, "stop",
-                             "%zu stop strings and the chat template's %zu are more than the %d "
-                             "that are allowed",
-                             g->req.n_stops, n_template, SL_STOPS_MAX);
-    for (size_t i = 0; i < g->req.n_stops; i++)
-        add_stop(g, g->req.stops[i].bytes, g->req.stops[i].n);
-    for (size_t i = 0; i < n_template; i++)
-        add_stop(g, g->app->chat->stops[i], strlen(g->app->chat->stops[i]));
+    const struct sl_generate_request *q = &g->req;
+    size_t n_strings = 0, n_tokens = 0;
+    int64_t ids[SL_CHAT_STOPS_MAX];
+    const char *const *stops = g->chat ? g->chat->stops : NULL;
+    size_t n = 0;
+    while (stops && q->max_tokens && n < SL_CHAT_STOPS_MAX && stops[n]) {
+        ids[n] = sl_app_special_token(g->app, stops[n]);
+        n_tokens += ids[n] >= 0;
+        n_strings += ids[n] < 0;
+        n++;
+    }
+    if (q->n_stops > SL_STOPS_MAX - n_strings || q->n_stop_tokens > SL_STOP_TOKENS_MAX - n_tokens)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, n_strings ? "stop" : "stop_tokens",
+                             "%zu stop strings, %zu stop tokens and the chat template's %zu and "
+                             "%zu are more than the %d and %d that are allowed",
+                             q->n_stops, q->n_stop_tokens, n_strings, n_tokens, SL_STOPS_MAX,
+                             SL_STOP_TOKENS_MAX);
+    for (size_t i = 0; i < q->n_stops; i++)
+        add_stop(g, q->stops[i].bytes, q->stops[i].n);
+    for (size_t i = 0; i < q->n_stop_tokens; i++)
+        g->stop_tokens[g->n_stop_tokens++] = q->stop_tokens[i];
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= 0)
+            g->stop_tokens[g->n_stop_tokens++] = (uint32_t)ids[i];
+        else
+            add_stop(g, stops[i], strlen(stops[i]));
+    }
     return SL_OK;
 }
 
@@ -243,19 +258,15 @@ static void forget_request(struct sl_generation *g)
 enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
 {
     const struct sl_generate_request *q = &g->req;
-    struct sl_text text = q->input.text;
-    struct sl_buf rendered;
-    enum sl_code c = SL_OK;
-    sl_buf_init(&rendered, sl_app_rendered_max(g->app));
-    if (g->is_chat) {
-        sl_chat_render(&rendered, g->app->chat, q->input.messages, q->input.n_messages,
-                       s && s->tokens_seen > 0, q->max_tokens > 0);
-        c = sl_buf_code(&rendered, err);
-        text = (struct sl_text){.s = rendered.data, .n = rendered.len};
-    }
+    struct sl_rendered rendered;
+    enum sl_code c = sl_app_render(g->app, &q->input, s && s->tokens_seen > 0, q->max_tokens > 0,
+                                   &rendered, err);
+    struct sl_text text = rendered.text;
     struct sl_run_spec spec = {
         .session = s,
         .text = q->input.kind == SL_INPUT_TOKENS ? NULL : &text,
+        .verbatim = rendered.contents,
+        .n_verbatim = rendered.n_contents,
         .tokens = q->input.tokens,
         .n_tokens = q->input.n_tokens,
         .max_tokens = q->max_tokens,
@@ -263,12 +274,12 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
         .sampling = q->sampling,
         .stops = g->stops,
         .n_stops = g->n_stops,
-        .stop_tokens = q->stop_tokens,
-        .n_stop_tokens = q->n_stop_tokens,
+        .stop_tokens = g->stop_tokens,
+        .n_stop_tokens = g->n_stop_tokens,
         .ignore_eos = q->ignore_eos,
         .logprobs = q->logprobs,
         .resume = q->input.kind == SL_INPUT_RESUME,
-        .chat_template = g->is_chat ? g->app->chat->name : NULL,
+        .chat_template = g->chat ? g->chat->name : NULL,
         .idempotency_key = g->key,
         .strict = g->key || (s && sl_exchange_header(g->ex, "If-Match")),
         .answer = on_answer,
@@ -281,7 +292,7 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
     memcpy(spec.request_hash, g->body_hash, sizeof spec.request_hash);
     if (!c)
         c = sl_run_start(g->app->turns, &spec, &g->run, err);
-    sl_buf_done(&rendered);
+    sl_rendered_done(&rendered);
     if (!c)
         forget_request(g);
     return c;
@@ -298,7 +309,12 @@ static enum sl_code understand(struct sl_generation *g, const char **ret_name, s
     /* A token has no more alternatives than the model has tokens. */
     if (g->req.logprobs > 0 && (size_t)g->req.logprobs > g->app->limits.vocab_size)
         g->req.logprobs = (int)g->app->limits.vocab_size;
-    g->is_chat = g->req.input.kind == SL_INPUT_MESSAGES;
+    if (g->req.input.kind == SL_INPUT_MESSAGES) {
+        c = sl_app_has_chat(g->app, err);
+        if (c)
+            return c;
+        g->chat = g->app->chat;
+    }
     g->stateless = g->req.initial_state || g->req.return_state;
     c = sl_app_check_model(g->app, g->req.model, err);
     return c ? c : sl_app_session_name(g->ex, g->req.session, ret_name, err);

@@ -45,10 +45,12 @@ struct sl_generation {
     int64_t started_us, first_us;        /* uv_hrtime() / 1000; first_us 0: no token yet */
     char session[SL_SESSION_ID_MAX + 1]; /* "": none */
     unsigned char incarnation[16];
-    bool is_chat;                       /* the template's blank is dropped from the reply */
-    struct sl_stop stops[SL_STOPS_MAX]; /* the client's, then the template's */
+    const struct sl_chat_template *chat; /* a reply under it is written; NULL: plain text */
+    struct sl_stop stops[SL_STOPS_MAX];  /* the client's, then the template's */
     size_t n_stops;
     unsigned char stop_bytes[SL_STOPS_MAX][SL_STOP_BYTES_MAX];
+    uint32_t stop_tokens[SL_STOP_TOKENS_MAX]; /* the same */
+    size_t n_stop_tokens;
 
     /* The session's memory, when it is the client's own (stateless.c). */
     bool stateless;

@@ -19,7 +19,7 @@ static void fill_view(const struct sl_app *app, const char *name, struct sl_mode
                                   .created = app->started_at,
                                   .info = sl_model_info(app->model),
                                   .tokenizer = sl_tokenizer_kind(app->tokenizer),
-                                  .chat_template = app->chat->name};
+                                  .chat_template = app->chat ? app->chat->name : NULL};
 }
 
 static enum sl_code list_models(const struct sl_app *app, struct sl_buf *b, struct sl_error *err)

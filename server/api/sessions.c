@@ -110,18 +110,13 @@ static enum sl_code start_reading(struct creation *k, struct sl_error *err)
 {
     struct sl_app *app = k->app;
     const struct sl_input *in = &k->q.input;
-    struct sl_text text = in->text;
-    struct sl_buf rendered;
-    enum sl_code c = SL_OK;
-    sl_buf_init(&rendered, sl_app_rendered_max(app));
-    if (in->kind == SL_INPUT_MESSAGES) {
-        sl_chat_render(&rendered, app->chat, in->messages, in->n_messages,
-                       k->session->tokens_seen > 0, false);
-        text = (struct sl_text){.s = rendered.data, .n = rendered.len};
-        c = sl_buf_code(&rendered, err);
-    }
+    struct sl_rendered rendered;
+    enum sl_code c = sl_app_render(app, in, k->session->tokens_seen > 0, false, &rendered, err);
+    struct sl_text text = rendered.text;
     struct sl_run_spec spec = {.session = k->session,
                                .text = in->kind == SL_INPUT_TOKENS ? NULL : &text,
+                               .verbatim = rendered.contents,
+                               .n_verbatim = rendered.n_contents,
                                .tokens = in->tokens,
                                .n_tokens = in->n_tokens,
                                .sampling = SL_SAMPLING_DEFAULT,
@@ -130,7 +125,7 @@ static enum sl_code start_reading(struct creation *k, struct sl_error *err)
                                .user = k};
     if (!c)
         c = sl_run_start(app->turns, &spec, &k->run, err);
-    sl_buf_done(&rendered);
+    sl_rendered_done(&rendered);
     return c;
 }
 

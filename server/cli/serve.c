@@ -89,15 +89,18 @@ static enum sl_code count_sessions(const struct sl_config *c, size_t state_bytes
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-static enum sl_code choose_template(struct serving *s, struct sl_error *err)
+/* A name that is wrong is told before the model is loaded. */
+static enum sl_code check_template(const struct serving *s, struct sl_error *err)
 {
     const char *name = s->config.chat_template;
-    if (!name)
-        name = s->config.model ? "rwkv" : "rwkv-brief";
-    s->app.chat = sl_chat_template_find(name);
-    return s->app.chat ? SL_OK
-                       : sl_fail(err, SL_E_USAGE, "--chat-template %s: allowed are %s and %s", name,
-                                 sl_chat_templates[0].name, sl_chat_templates[1].name);
+    char all[160] = "";
+    size_t n = 0;
+    if (!name || sl_chat_template_find(name))
+        return SL_OK;
+    for (size_t i = 0; i < sl_n_chat_templates && n < sizeof all; i++)
+        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "",
+                              sl_chat_templates[i].name);
+    return sl_fail(err, SL_E_USAGE, "--chat-template %s: allowed are %s", name, all);
 }
 
 /* Tokens that a quarter of a second reads: what a load may cost at most. */
@@ -184,13 +187,6 @@ static void start_expiry(struct serving *s)
     uv_unref((uv_handle_t *)t);
 }
 
-/* The template that RWKV World models are distributed with, in any of its versions. */
-static bool is_world_template(const char *jinja)
-{
-    return strcmp(jinja, "rwkv-world") == 0 ||
-           (strstr(jinja, "'User: '") && strstr(jinja, "'Assistant:'"));
-}
-
 static void tell(const struct serving *s)
 {
     const struct sl_model_info *i = sl_model_info(s->app.model);
@@ -198,17 +194,15 @@ static void tell(const struct serving *s)
     if (n_tokens > i->vocab_size)
         sl_log(SL_LOG_WARN, "the tokenizer has ids that the model does not know",
                SL_LI("tokenizer_size", n_tokens), SL_LI("model_vocabulary", i->vocab_size));
-    const char *jinja = s->loaded.chat_template;
-    if (jinja && !s->config.chat_template && !is_world_template(jinja))
-        sl_log(SL_LOG_WARN,
-               "the model's own chat template cannot be run; messages become text as this "
-               "one says, unless --chat-template names another",
-               SL_LS("template", s->app.chat->name));
+    if (s->app.chat_unknown)
+        sl_log(SL_LOG_WARN, "the model's chat template is not known: messages are refused",
+               SL_LS("option", "--chat-template"));
     sl_log(SL_LOG_INFO, "model loaded", SL_LS("model", s->app.model_names[0]),
            SL_LS("arch", i->arch), SL_LI("parameters", i->n_params),
            SL_LS("weights", sl_dtype_name(i->weights)), SL_LS("kernels", i->kernels),
            SL_LS("prefill", i->prefill_mode),
            SL_LS("tokenizer", sl_tokenizer_kind(s->app.tokenizer)),
+           SL_LS("chat_template", s->app.chat ? s->app.chat->name : "none"),
            SL_LI("state_bytes", i->state_bytes), SL_LI("sessions", s->n_sessions),
            SL_LI("ms", ((int64_t)(uv_hrtime() / 1000) - s->begun_us) / 1000));
 }
@@ -225,6 +219,10 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
     app->model = s->loaded.model;
     app->tokenizer = s->loaded.tokenizer;
     app->vocab = (struct sl_vocab){.bytes = token_bytes, .arg = app->tokenizer};
+    enum sl_code code = sl_app_choose_chat(app, s->loaded.chat_template, s->loaded.n_chat_template,
+                                           s->loaded.embedded, err);
+    if (code)
+        return code;
     name_model(s);
     bool has_store = strcmp(c->store, "memory") != 0;
     struct sl_sessions_options sessions = {.model = app->model,
@@ -241,7 +239,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                            .replay_limit = s->replay_limit,
                                            .max_tokens = limits.max_tokens,
                                            .now = unix_seconds};
-    enum sl_code code = sl_sessions_open(&app->sessions, &sessions, err);
+    code = sl_sessions_open(&app->sessions, &sessions, err);
     if (code)
         return code;
     struct sl_turns_options opt = {.max_running = c->max_running,
@@ -407,7 +405,7 @@ static int run(struct serving *s)
 {
     struct sl_server *server = NULL;
     struct sl_error err;
-    enum sl_code c = choose_template(s, &err);
+    enum sl_code c = check_template(s, &err);
     if (!c)
         c = sl_server_open(&server, &s->config, &err);
     if (c)

@@ -83,7 +83,7 @@ static void check_messages(const struct sl_input *in, struct sl_buf *b)
     assert(in->n_messages >= 1 && in->n_messages <= limits.messages);
     for (size_t i = 0; i < in->n_messages; i++)
         check_text(in->messages[i].content);
-    sl_chat_render(b, &sl_chat_templates[0], in->messages, in->n_messages, true, true);
+    sl_chat_render(b, NULL, &sl_chat_templates[0], in->messages, in->n_messages, true, true);
     assert(sl_buf_code(b, NULL) == SL_OK && sl_utf8_valid(b->data, b->len));
     size_t separators = 0;
     for (size_t i = 0; i + 1 < b->len; i++)
