@@ -378,7 +378,7 @@ static bool is_known(const struct sl_generation *g, const char *name)
     struct sl_sessions *ss = g->app->sessions;
     if (!name || !sl_sessions_are_shared(ss))
         return true;
-    return !g->is_chat && !sl_exchange_header(g->ex, "If-Match") &&
+    return !g->chat && !sl_exchange_header(g->ex, "If-Match") &&
            !sl_exchange_header(g->ex, "Idempotency-Key") &&
            !sl_sessions_find(ss, sl_exchange_tenant(g->ex), name, &s, NULL) && s->in_memory;
 }
