@@ -6,11 +6,11 @@
  *                            one tile; the first four are constants wherever it is called. widens:
  *                            the weights are left in job->wide as f32, in the outputs' order
  *   MAX_ROWS, MAX_PANELS     of a tile
- *   TILES(X, TYPE)           X(rows, panels, TYPE) for every tile that there is: with one panel for
- *                            every number of rows; TYPE is passed on
+ *   TILES(X, TYPE)           X(rows, panels, TYPE) for every tile that there is, TYPE passed on; of
+ *                            one panel for any number of rows
  *   BLOCK_PANELS, BLOCKS(X, TYPE)
- *                            of them those that many rows are cut into: 1 to BLOCK_PANELS panels,
- * for MAX_ROWS/2 rows (rounded down) and more
+ *                            of them what many rows are cut into: tiles of 1 to BLOCK_PANELS panels
+ *                            and (MAX_ROWS + 1) / 2 to MAX_ROWS rows
  *
  * Few rows (up to MAX_ROWS): the product is bound by reading the weights, a tile goes over all of
  * k. Several panels at once are several streams of reads, which memory serves faster than one. The

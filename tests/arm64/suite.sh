@@ -8,7 +8,7 @@ x86=${SLATE_BUILD:-build/release}
 arm=build/arm64
 sysroot=build/arm64-sysroot
 tests='kernels_test kernels_ref_test kernels_functions_test pack_test'
-[ "${1-}" != all ] || tests=$(cd tests/unit && ls ./*_test.c | sed 's,^\./,,; s,\.c$,,')
+[ "${1-}" != all ] || tests=$(for t in tests/unit/*_test.c; do basename "$t" .c; done)
 
 skip() { # skip WHY: counted by run.sh
     echo "skipped: arm64 under qemu: $1"
