@@ -217,6 +217,7 @@ static enum sl_code make_store(struct sl_dir *d, const struct content *content,
         return c;
     struct sl_rewrite w = {.lp = d->place};
     sl_rewrite_run(&w); /* an empty log; syncs the folder, `sessions` in it, too */
+    sl_rewrite_done(&w);
     if (w.code) {
         *err = w.err;
         return w.code;
@@ -388,6 +389,7 @@ static struct sl_dir *new_dir(const char *path, const struct sl_store_options *o
     d->root = d->lock = -1;
     d->loop = opt->loop;
     d->rewrite_bytes = opt->log_rewrite_bytes ? opt->log_rewrite_bytes : SL_STORE_REWRITE_BYTES;
+    d->rewrite_slice = opt->log_slice_bytes;
     enum { N_QUEUES = 8 };
     struct sl_queue *const queues[N_QUEUES] = {&d->arrivals, &d->to_write, &d->to_file,
                                                &d->to_load,  &d->finished, &d->to_trash,

@@ -1,5 +1,5 @@
 /* dir.h: the `dir:` store's insides, shared by dir.c (open, close), ops.c (what was asked for, in
- * order), writer.c (the log's writer) and load.c.
+ * order), writer.c and rewriting.c (the log's writer) and load.c.
  *
  *   call ──> session's queue ──> check ──┬─> files: write the snapshot ─┬─> batch ──> done ──>
  * trash (one at a time)             ├──────────────────────────────┘    (group commit) └─> loads:
@@ -10,8 +10,9 @@
  * each other: their records gather while a batch is being written and synced, and go together in
  * the next. The memory (index.h) changes on the loop, after the disk did.
  *
- * Blocking work is done in libuv's pool: at most one writer, and a few files and loads, so that
- * they leave threads to others. A job touches only what is its own; results are taken on the loop.
+ * Blocking work is done in libuv's pool: at most one writer, a rewrite's sync, and a few files and
+ * loads, so that they leave threads to others. A job touches only what is its own; results are
+ * taken on the loop.
  */
 #ifndef SLATE_SERVER_STORE_DIR_H
 #define SLATE_SERVER_STORE_DIR_H
@@ -98,6 +99,9 @@ struct sl_batch {
     struct sl_error err;
 };
 
+/* Of a rewrite, in the writer's place. */
+enum sl_step { SL_STEP_COPY, SL_STEP_FINISH, SL_STEP_DROP };
+
 enum sl_dir_state { SL_DIR_OPEN, SL_DIR_CLOSING, SL_DIR_MARKING, SL_DIR_CLOSED };
 
 struct sl_dir {
@@ -108,6 +112,7 @@ struct sl_dir {
     struct sl_files files;
     struct sl_log_place place;
     uint64_t rewrite_bytes;
+    size_t rewrite_slice;
     uv_loop_t *loop;
     uv_async_t wake;
     enum sl_dir_state state;
@@ -129,10 +134,17 @@ struct sl_dir {
     unsigned n_filing, n_loading;
     uv_work_t writer, trasher;
     struct sl_batch batch;
+    bool rewriting;    /* a rewrite is under way */
+    bool syncing;      /* its sync, beside the writer */
+    bool step_next;    /* rather than a batch: they take turns */
+    enum sl_step step; /* that the writer is at */
+    uv_work_t syncer;  /* its job */
+    int sync_errno;    /* and what came of it */
     struct sl_rewrite rewrite;
     struct sl_log_file *rewritten; /* for the new one */
     struct sl_queue trash;         /* being removed */
-    struct sl_starved *starved;    /* SL_STORE_RESERVE of them */
+    struct sl_log_file *to_close, *closing;
+    struct sl_starved *starved; /* SL_STORE_RESERVE of them */
     size_t n_starved;
     struct sl_bytes spares[SL_STORE_SPARES]; /* p NULL: none */
     struct sl_store_stats stats;
@@ -181,6 +193,18 @@ void sl_dir_mark_async(struct sl_dir *d); /* calls sl_dir_pump() afterwards */
 /* Makes op->record from what is known of the session now. */
 void sl_dir_make_record(struct sl_op *op);
 void sl_dir_unref_log(struct sl_dir *d, struct sl_log_file *f);
+void sl_dir_set_broken(struct sl_dir *d, const struct sl_error *why);
+
+/* --- rewriting.c: loop's thread ------------------------------------------------------------------
+ */
+/* Starts a rewrite where one is due, and its sync where that is next. */
+void sl_rewriting_consider(struct sl_dir *d);
+/* Is one under way that waits for the writer? */
+bool sl_rewriting_wants(const struct sl_dir *d);
+void sl_rewriting_step(struct sl_dir *d); /* as the writer's job */
+/* The record was written, and is not applied yet. */
+void sl_rewriting_note(struct sl_dir *d, struct sl_ix_session *s, const struct sl_record *r,
+                       uint64_t at);
 
 /* --- load.c --------------------------------------------------------------------------------------
  */

@@ -326,6 +326,7 @@ static void apply_delete(struct sl_index *ix, struct sl_ix_session *s, struct sl
     ix->live -= s->live;
     free_entries(s);
     s->exists = false;
+    s->in_rewrite = 0;
     s->live = 0;
     s->snap = (struct sl_snapfile){0};
     s->head = s->snapat = s->damaged = (struct sl_place){0};
@@ -389,22 +390,48 @@ void sl_index_damage(struct sl_index *ix, struct sl_ix_session *s, const struct 
         set_place(ix, s, &s->damaged, at, sl_record_size(r));
 }
 
-static void move(struct sl_index *ix, struct sl_ix_session *s, struct sl_place *p)
+struct moves {
+    struct sl_index *ix;
+    const struct sl_moved *v;
+    size_t n;
+};
+
+static const struct sl_moved *find_move(const struct moves *m, uint64_t at)
 {
-    set_place(ix, s, p, p->moved_to, p->moved_to ? p->moved_size : 0);
+    size_t begin = 0, end = m->n;
+    while (begin < end) {
+        size_t middle = begin + (end - begin) / 2;
+        if (m->v[middle].at == at)
+            return &m->v[middle];
+        if (m->v[middle].at < at)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    return NULL;
 }
 
-void sl_index_moved(struct sl_index *ix)
+static void move(const struct moves *m, struct sl_ix_session *s, struct sl_place *p)
 {
+    const struct sl_moved *x = p->size && !p->moved_to ? find_move(m, p->at) : NULL;
+    if (x)
+        set_place(m->ix, s, p, x->to, x->size);
+    else
+        set_place(m->ix, s, p, p->moved_to, p->moved_to ? p->moved_size : 0);
+}
+
+void sl_index_moved(struct sl_index *ix, const struct sl_moved *v, size_t n)
+{
+    const struct moves m = {ix, v, n};
     for (size_t i = 0; i < ix->n_buckets; i++) {
         for (struct sl_ix_session *s = ix->buckets[i]; s; s = s->next) {
             if (!s->exists)
                 continue;
-            move(ix, s, &s->head);
-            move(ix, s, &s->snapat);
-            move(ix, s, &s->damaged);
+            move(&m, s, &s->head);
+            move(&m, s, &s->snapat);
+            move(&m, s, &s->damaged);
             for (struct sl_ix_entry *e = s->entries; e; e = e->next) {
-                move(ix, s, &e->place);
+                move(&m, s, &e->place);
                 e->answer = e->answer && e->place.size;
                 assert(!e->turn || e->place.size || s->damaged.size);
             }

@@ -9,8 +9,8 @@
  *   buckets ──> sessions ──> entries: turns since the snapshot, and older ones whose answers are
  *                                     kept, in the order of their versions
  *
- * Owner: the loop's thread. A rewrite, in libuv's pool, reads sessions and sets `moved_to`; no
- * record is applied meanwhile. */
+ * Owner: the loop's thread. A rewrite's slice, in libuv's pool, reads sessions and sets `moved_to`;
+ * no record is applied meanwhile. */
 #ifndef SLATE_SERVER_STORE_INDEX_H
 #define SLATE_SERVER_STORE_INDEX_H
 
@@ -55,6 +55,8 @@ struct sl_ix_session {
     struct sl_op *ops, *last_op; /* what was asked for, in order; the first one is being done */
     bool exists;                 /* false: a place to wait in; nothing below is meaningful */
     unsigned char incarnation[16];
+    uint32_t in_rewrite; /* its place in the list of the rewrite that is under way, from 1 on; 0: it
+                            is newer than that. Else: any */
     uint64_t version, tokens_seen;
     int64_t created_at, used_at, ttl_s;
     uint32_t metadata_n;    /* in the record at `head` */
@@ -108,8 +110,14 @@ bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct s
 void sl_index_damage(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
                      uint64_t at);
 
-/* After a rewrite: every place is where it was moved to; what was not moved is dropped. */
-void sl_index_moved(struct sl_index *ix);
+/* A record that a rewrite has copied by itself. */
+struct sl_moved {
+    uint64_t at, to; /* in the old log and in the new one */
+    uint32_t size;
+};
+/* After a rewrite: every place is where it was moved to; else where one of the n moves says (they
+ * are in the order of `at`); what was not moved is dropped. */
+void sl_index_moved(struct sl_index *ix, const struct sl_moved *v, size_t n);
 
 /* The head as the record at s->head would be if it were written now. */
 void sl_index_head(const struct sl_ix_session *s, struct sl_head_payload *ret);

@@ -91,7 +91,7 @@ enum sl_code sl_log_fetch(const struct sl_log_place *lp, const struct sl_log_fil
                           struct sl_error *err)
 {
     /* Tokens are read in place: the payload stands at a multiple of 8. */
-    size_t room = (8 - (SL_RECORD_HEADER + strlen(o->tenant) + strlen(o->id)) % 8) % 8, got = 0;
+    size_t names = o ? strlen(o->tenant) + strlen(o->id) : 0, room = (8 - names % 8) % 8, got = 0;
     assert(place->size > 0);
     if (!sl_bytes_reserve(b, place->size + room))
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a record of %u bytes",
@@ -101,7 +101,7 @@ enum sl_code sl_log_fetch(const struct sl_log_place *lp, const struct sl_log_fil
         return sl_io_fail(err, "read from", where(lp), e);
     struct sl_record r;
     if (got != place->size || !sl_record_read(&r, b->p + room, got, f->id, place->at) ||
-        !is_owner(o, &r) || sl_record_size(&r) != place->size)
+        (o && !is_owner(o, &r)) || sl_record_size(&r) != place->size)
         return sl_fail(err, SL_E_STORE_CORRUPT, "%s/%s: the record at offset %llu is damaged",
                        lp->root, SL_LOG_NAME, (unsigned long long)place->at);
     unsigned char *payload = b->p + room + sl_record_payload_at(&r);

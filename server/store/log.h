@@ -1,7 +1,8 @@
 /* log.h: the one log that all sessions of a `dir:` store share.
  *
  * One file, so that one fdatasync serves all commits that wait. Records (record.h) are appended and
- * never changed. What is needed no longer is dropped by a rewrite into a new file.
+ * never changed. What is needed no longer is dropped by a rewrite into a new file, a piece at a
+ * time.
  *
  * A failed append is cut off again. When that fails too, or the sync did (the system may then think
  * clean what never reached the disk), the file is not trusted any more: `broken`. A rewrite from
@@ -10,8 +11,8 @@
  * every further write), and the server then ends, can a turn that was answered with an error be
  * there after all; so its retry is a 412 with If-Match, and with an Idempotency-Key its answer.
  *
- * Threads: append, fetch and rewrite run in libuv's pool and change only their own structs; one
- * append or rewrite at a time. */
+ * Threads: append, fetch and a rewrite's steps run in libuv's pool and change only their own
+ * structs; one append or step at a time, but for a rewrite's sync. */
 #ifndef SLATE_SERVER_STORE_LOG_H
 #define SLATE_SERVER_STORE_LOG_H
 
@@ -27,6 +28,7 @@ struct sl_log_file {
     int fd;
     uint64_t id;
     unsigned refs;
+    struct sl_log_file *next; /* of those that nobody has any more */
 };
 
 /* Where a log is: what every call needs. */
@@ -90,7 +92,7 @@ struct sl_bytes {
 /* Room for n bytes; the contents are kept. False: no memory. */
 bool sl_bytes_reserve(struct sl_bytes *b, size_t n);
 
-/* Whose record it must be. */
+/* Whose record it must be; NULL: anybody's, and its payload stands anywhere. */
 struct sl_owner {
     const char *tenant, *id;
     const unsigned char *incarnation;
@@ -105,26 +107,73 @@ SL_NODISCARD enum sl_code sl_log_fetch(const struct sl_log_place *lp, const stru
                                        unsigned char **ret_payload, struct sl_error *err);
 
 /* --- rewriting (rewrite.c) -----------------------------------------------------------------------
- */
+ *
+ * In steps, between which batches are appended to the old log:
+ *
+ *   slices: sessions are copied, each whole, as it is then; then the tail: the records that were
+ *           appended since of sessions that had been copied before, in their order (and twice as
+ * much of it as a batch brings: it has an end) sync:   of the new file, beside batches; what was
+ * appended meanwhile is tail again finish: when little of it is left; no batch until this is over.
+ * The last of the tail, a MARK, sync, rename, sync of the folder
+ *
+ * Nothing changes before the rename but the new file: a rewrite can be dropped at any time. */
+
+enum {
+    SL_REWRITE_SLICE = 256 << 10, /* bytes of a slice, by default; more only for one session */
+    SL_REWRITE_SYNCS = 8          /* beside batches; then it is finished, whatever is left */
+};
 
 struct sl_rewrite {
     struct sl_log_place lp;
     const struct sl_log_file *old; /* NULL: there is none; the new log is empty */
-    struct sl_ix_session **v;      /* all of them; the caller's */
-    size_t n;
+    struct sl_ix_session **v;      /* all of them, NULL: deleted since. The rewrite's (sl_free) */
+    size_t n, next;                /* those before `next` are copied */
+    struct sl_moved *tail;         /* likewise */
+    size_t n_tail, tail_cap, tail_next;
+    uint64_t tail_left;  /* bytes of those from tail_next on */
+    uint64_t tail_grown; /* bytes that came since the last slice */
     int64_t now;
+    size_t slice; /* bytes; 0: default */
+
+    struct sl_bytes in, out; /* n_out bytes of out are not written yet; they begin at `flushed` */
+    size_t n_out;
+    uint64_t flushed, synced; /* synced: the first so many bytes of the file */
+    unsigned n_syncs;
 
     /* Afterwards. */
     enum sl_code code;
     struct sl_error err;
-    int fd; /* -1 after a failure */
+    int fd; /* -1: it is not open */
     uint64_t id, end;
     uint64_t n_damaged; /* sessions of which something could not be read */
     bool renamed; /* after a failure: `log` may be either file. The old one may not be written */
 };
 
-/* Writes what is needed into a new file and puts it in the old one's place. On success apply
- * sl_index_moved(). */
+/* What is to be done next. */
+enum sl_rewrite_step { SL_REWRITE_COPY, SL_REWRITE_SYNC, SL_REWRITE_FINISH };
+
+/* Nothing is open yet. The caller has set lp, old, now, slice; this makes a list of all sessions in
+ * ix and says in each where in it it is. Owner's thread. Errors: NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_rewrite_begin(struct sl_rewrite *w, struct sl_index *ix);
+/* A record of s was appended to the old log at `at` and is not applied yet. False: no memory to
+ * remember it, so that the rewrite must be dropped. Owner's thread, no step under way but a sync.
+ */
+SL_NODISCARD bool sl_rewrite_note(struct sl_rewrite *w, struct sl_ix_session *s,
+                                  const struct sl_record *r, uint64_t at);
+enum sl_rewrite_step sl_rewrite_next(const struct sl_rewrite *w);
+/* The steps; in the pool. Result: w->code. No record may be applied during copy and finish. */
+void sl_rewrite_copy(struct sl_rewrite *w);
+void sl_rewrite_finish(struct sl_rewrite *w);
+/* Changes nothing of w but what `synced` will be, so that sl_rewrite_note() may be called beside
+ * it: 0, or an errno for sl_rewrite_synced(). */
+int sl_rewrite_sync(const struct sl_rewrite *w);
+void sl_rewrite_synced(struct sl_rewrite *w, int errnum);
+/* The new file is closed and removed where it is not in place; in the pool. */
+void sl_rewrite_drop(struct sl_rewrite *w);
+/* Frees memory. After success the file is the caller's. */
+void sl_rewrite_done(struct sl_rewrite *w);
+
+/* All steps at once, where nobody appends meanwhile. On success the new file is in place. */
 void sl_rewrite_run(struct sl_rewrite *w);
 
 #endif

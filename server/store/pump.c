@@ -152,6 +152,8 @@ static void trash_job(uv_work_t *w)
         struct sl_file_of of = file_of(op, op->at);
         op->code = sl_file_remove(&d->files, &of, &op->trash, &op->err);
     }
+    for (struct sl_log_file *f = d->closing; f; f = f->next)
+        d->io->close(f->fd);
 }
 
 static void free_op(struct sl_op *op)
@@ -172,6 +174,11 @@ static void trash_done(uv_work_t *w, int status)
             sl_log(SL_LOG_WARN, "an old snapshot was not removed", SL_LS("why", op->err.message));
         free_op(op);
     }
+    for (struct sl_log_file *f = d->closing, *next; f; f = next) {
+        next = f->next;
+        sl_free(f);
+    }
+    d->closing = NULL;
     d->trashing = false;
     sl_dir_pump(d);
 }
@@ -179,8 +186,10 @@ static void trash_done(uv_work_t *w, int status)
 static void start_trash(struct sl_dir *d)
 {
     struct sl_op *op;
-    if (d->trashing || !d->to_trash.head)
+    if (d->trashing || (!d->to_trash.head && !d->to_close))
         return;
+    d->closing = d->to_close;
+    d->to_close = NULL;
     while ((op = sl_queue_pop(&d->to_trash)))
         sl_queue_push(&d->trash, op);
     d->trashing = true;
@@ -270,7 +279,8 @@ static void on_closed(uv_handle_t *h)
 
 static bool is_idle(const struct sl_dir *d)
 {
-    return d->n_ops == 0 && !d->writing && !d->trashing && !d->to_trash.head;
+    return d->n_ops == 0 && !d->writing && !d->rewriting && !d->trashing && !d->to_trash.head &&
+           !d->to_close;
 }
 
 static void advance_close(struct sl_dir *d)

@@ -198,13 +198,6 @@ static enum sl_code read_log(struct repair *k)
     return SL_OK;
 }
 
-static bool list_session(void *arg, struct sl_ix_session *s)
-{
-    struct sl_rewrite *w = arg;
-    w->v[w->n++] = s;
-    return true;
-}
-
 static enum sl_code write_anew(struct repair *k)
 {
     struct sl_dir *d = k->d;
@@ -214,13 +207,9 @@ static enum sl_code write_anew(struct repair *k)
     if (linkat(d->root, SL_LOG_NAME, d->root, kept, 0) < 0 && errno != EEXIST)
         return sl_io_fail(k->err, "keeping the old log as", (struct sl_where){d->path, kept},
                           errno);
-    w.v = sl_calloc(d->ix.n_sessions, sizeof(struct sl_ix_session *));
-    if (!w.v)
-        return sl_fail(k->err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions",
-                       d->ix.n_sessions);
-    sl_index_each(&d->ix, list_session, &w);
+    w.code = sl_rewrite_begin(&w, &d->ix);
     sl_rewrite_run(&w); /* syncs the folder, too */
-    sl_free((void *)w.v);
+    sl_rewrite_done(&w);
     if (w.code) {
         *k->err = w.err;
         return w.code;

@@ -2,8 +2,12 @@
  *
  * Per session: HEAD as of its snapshot, the answers kept of turns before, the turns since; and HEAD
  * once more where it changed after the last of them. Everything is read from the old log and
- * verified; what cannot be verified makes the session BROKEN in the new one too. At the end stands
- * a MARK as a batch of its own, so that damage to what is before it is never taken for a torn end.
+ * verified; what cannot be verified makes the session BROKEN in the new one too. Behind the
+ * sessions come the records that were appended to the old log after their session had been copied
+ * (the tail), one by one: read from the start, the new log makes of each session what the old one
+ * made of it, since what comes before a tail's record is the session as that record found it. A
+ * session that is newer than the rewrite is all tail. At the end stands a MARK as a batch of its
+ * own, so that damage to what is before it is never taken for a torn end.
  *
  * The new file is whole and synced before it takes the old one's name, and nothing is written to it
  * before the name is synced: a crash at any point leaves one log or the other, and both say the
@@ -19,14 +23,11 @@
 
 enum { OUT_BYTES = 1 << 18 };
 
+/* A session that is being copied. */
 struct work {
     struct sl_rewrite *w;
-    struct sl_ix_session *s; /* the one that is being written */
+    struct sl_ix_session *s;
     struct sl_owner owner;
-    struct sl_bytes out; /* n_out bytes that are not written yet; they begin at `flushed` */
-    size_t n_out;
-    uint64_t flushed;
-    struct sl_bytes in;
 };
 
 static enum sl_code fail_new(struct sl_rewrite *w, const char *call, int e)
@@ -34,36 +35,49 @@ static enum sl_code fail_new(struct sl_rewrite *w, const char *call, int e)
     return sl_io_fail(&w->err, call, (struct sl_where){w->lp.root, SL_LOG_NEW_NAME}, e);
 }
 
-static enum sl_code flush(struct work *k)
+static enum sl_code flush(struct sl_rewrite *w)
 {
-    int e = sl_io_write(k->w->lp.io, k->w->fd, k->out.p, k->n_out, k->flushed);
+    int e = w->n_out ? sl_io_write(w->lp.io, w->fd, w->out.p, w->n_out, w->flushed) : 0;
     if (e)
-        return fail_new(k->w, "write to", e);
-    k->flushed += k->n_out;
-    k->n_out = 0;
+        return fail_new(w, "write to", e);
+    w->flushed += w->n_out;
+    w->n_out = 0;
     return SL_OK;
 }
 
-/* place NULL: nobody asks for it again. */
-static enum sl_code emit(struct work *k, const struct sl_record *r, const void *payload,
-                         struct sl_place *place)
+static uint64_t end_of(const struct sl_rewrite *w)
+{
+    return w->flushed + w->n_out;
+}
+
+/* *ret_at: where it is. */
+static enum sl_code put(struct sl_rewrite *w, const struct sl_record *r, const void *payload,
+                        uint64_t *ret_at)
 {
     size_t size = sl_record_size(r);
-    if (k->n_out > 0 && size > OUT_BYTES - k->n_out) {
-        enum sl_code c = flush(k);
+    if (w->n_out > 0 && size > OUT_BYTES - w->n_out) {
+        enum sl_code c = flush(w);
         if (c)
             return c;
     }
-    if (!sl_bytes_reserve(&k->out, k->n_out + size))
-        return sl_fail(&k->w->err, SL_E_NO_MEMORY, "no memory for a record of %zu bytes", size);
-    uint64_t at = k->flushed + k->n_out;
-    sl_record_write(k->out.p + k->n_out, r, payload, k->w->id, at);
-    k->n_out += size;
-    if (place) {
+    if (!sl_bytes_reserve(&w->out, w->n_out + size))
+        return sl_fail(&w->err, SL_E_NO_MEMORY, "no memory for a record of %zu bytes", size);
+    *ret_at = end_of(w);
+    sl_record_write(w->out.p + w->n_out, r, payload, w->id, *ret_at);
+    w->n_out += size;
+    return w->n_out >= OUT_BYTES ? flush(w) : SL_OK;
+}
+
+static enum sl_code emit(struct work *k, const struct sl_record *r, const void *payload,
+                         struct sl_place *place)
+{
+    uint64_t at;
+    enum sl_code c = put(k->w, r, payload, &at);
+    if (!c) {
         place->moved_to = at;
-        place->moved_size = (uint32_t)size;
+        place->moved_size = (uint32_t)sl_record_size(r);
     }
-    return k->n_out >= OUT_BYTES ? flush(k) : SL_OK;
+    return c;
 }
 
 static struct sl_record record_of(const struct work *k, enum sl_record_kind kind, uint64_t version,
@@ -84,8 +98,8 @@ static struct sl_record record_of(const struct work *k, enum sl_record_kind kind
 static enum sl_code fetch(struct work *k, const struct sl_place *place, enum sl_record_kind kind,
                           struct sl_record *ret, unsigned char **ret_payload)
 {
-    enum sl_code c =
-        sl_log_fetch(&k->w->lp, k->w->old, &k->owner, place, &k->in, ret, ret_payload, &k->w->err);
+    enum sl_code c = sl_log_fetch(&k->w->lp, k->w->old, &k->owner, place, &k->w->in, ret,
+                                  ret_payload, &k->w->err);
     if (!c && ret->kind != kind && !(kind == SL_RECORD_TURN && ret->kind == SL_RECORD_ANSWER))
         c = sl_fail(&k->w->err, SL_E_STORE_CORRUPT, "%s/%s: offset %llu holds another record",
                     k->w->lp.root, SL_LOG_NAME, (unsigned long long)place->at);
@@ -194,45 +208,210 @@ static void forget_moves(struct sl_ix_session *s)
         e->place.moved_to = 0;
 }
 
-static enum sl_code emit_session(struct work *k, struct sl_ix_session *s)
+static enum sl_code emit_session(struct sl_rewrite *w, struct sl_ix_session *s)
 {
-    k->s = s;
-    k->owner = (struct sl_owner){s->tenant->name, s->id, s->incarnation};
+    struct work k = {.w = w, .s = s, .owner = {s->tenant->name, s->id, s->incarnation}};
     forget_moves(s);
     if (s->damaged.size)
-        return emit_damaged(k);
-    enum sl_code c = emit_whole(k);
+        return emit_damaged(&k);
+    enum sl_code c = emit_whole(&k);
     if (c != SL_E_STORE_CORRUPT)
         return c;
-    k->w->n_damaged++;
-    char why[sizeof k->w->err.message + 32];
-    snprintf(why, sizeof why, "%.300s (found when it was rewritten)", k->w->err.message);
-    return emit_broken(k, why);
+    w->n_damaged++;
+    char why[sizeof w->err.message + 32];
+    snprintf(why, sizeof why, "%.300s (found when it was rewritten)", w->err.message);
+    return emit_broken(&k, why);
 }
 
-static enum sl_code write_all(struct work *k)
+/* --- the owner's side ----------------------------------------------------------------------------
+ */
+
+static bool list_session(void *arg, struct sl_ix_session *s)
 {
-    struct sl_rewrite *w = k->w;
-    if (!sl_bytes_reserve(&k->out, OUT_BYTES))
+    struct sl_rewrite *w = arg;
+    w->v[w->n++] = s;
+    s->in_rewrite = (uint32_t)w->n;
+    return true;
+}
+
+enum sl_code sl_rewrite_begin(struct sl_rewrite *w, struct sl_index *ix)
+{
+    w->fd = -1;
+    w->v = ix->n_sessions < UINT32_MAX ? sl_calloc(ix->n_sessions, sizeof(struct sl_ix_session *))
+                                       : NULL;
+    if (!w->v)
+        return sl_fail(&w->err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions",
+                       ix->n_sessions);
+    sl_index_each(ix, list_session, w);
+    return SL_OK;
+}
+
+bool sl_rewrite_note(struct sl_rewrite *w, struct sl_ix_session *s, const struct sl_record *r,
+                     uint64_t at)
+{
+    size_t i = s->in_rewrite; /* 0: it is newer */
+    if (i && i > w->next) {   /* it will be copied as it is then */
+        if (r->kind == SL_RECORD_DELETE)
+            w->v[i - 1] = NULL;
+        return true;
+    }
+    if (w->n_tail == w->tail_cap) {
+        size_t cap = w->tail_cap ? 2 * w->tail_cap : 64;
+        struct sl_moved *v = sl_realloc(w->tail, cap, sizeof *v);
+        if (!v)
+            return false;
+        w->tail = v;
+        w->tail_cap = cap;
+    }
+    size_t size = sl_record_size(r);
+    w->tail[w->n_tail++] = (struct sl_moved){.at = at, .size = (uint32_t)size};
+    w->tail_left += size;
+    w->tail_grown += size;
+    return true;
+}
+
+static size_t slice_of(const struct sl_rewrite *w)
+{
+    return w->slice ? w->slice : SL_REWRITE_SLICE;
+}
+
+enum sl_rewrite_step sl_rewrite_next(const struct sl_rewrite *w)
+{
+    size_t little = slice_of(w) / 4;
+    bool more = w->n_syncs < SL_REWRITE_SYNCS;
+    if (w->next < w->n || (more && w->tail_left > little))
+        return SL_REWRITE_COPY;
+    return more && w->flushed - w->synced > little ? SL_REWRITE_SYNC : SL_REWRITE_FINISH;
+}
+
+void sl_rewrite_synced(struct sl_rewrite *w, int errnum)
+{
+    w->n_syncs++;
+    w->synced = w->flushed;
+    if (errnum)
+        w->code = fail_new(w, "fsync of", errnum);
+}
+
+void sl_rewrite_done(struct sl_rewrite *w)
+{
+    sl_free((void *)w->v);
+    sl_free(w->tail);
+    sl_free(w->in.p);
+    sl_free(w->out.p);
+    w->v = NULL;
+    w->tail = NULL;
+    w->in = w->out = (struct sl_bytes){0};
+}
+
+/* --- the steps -----------------------------------------------------------------------------------
+ */
+
+static enum sl_code open_new(struct sl_rewrite *w)
+{
+    const struct sl_store_io *io = w->lp.io;
+    enum sl_code c = sl_log_new_id(&w->id, &w->err);
+    if (c)
+        return c;
+    if (io->unlink(w->lp.dir, SL_LOG_NEW_NAME) < 0 && errno != ENOENT)
+        return fail_new(w, "unlink of", errno);
+    if (!sl_bytes_reserve(&w->out, OUT_BYTES))
         return sl_fail(&w->err, SL_E_NO_MEMORY, "no memory to rewrite %s/%s", w->lp.root,
                        SL_LOG_NAME);
-    sl_log_header_write(k->out.p, w->id);
-    k->n_out = SL_LOG_HEADER;
+    w->fd = sl_io_open(io, w->lp.dir, SL_LOG_NEW_NAME, O_RDWR | O_CREAT | O_EXCL);
+    if (w->fd < 0)
+        return fail_new(w, "open of", errno);
+    sl_log_header_write(w->out.p, w->id);
+    w->n_out = SL_LOG_HEADER;
+    return SL_OK;
+}
+
+/* At most `max` bytes, but at least one session. */
+static enum sl_code copy_sessions(struct sl_rewrite *w, size_t max)
+{
+    uint64_t begin = end_of(w);
     enum sl_code c = SL_OK;
-    for (size_t i = 0; !c && i < w->n; i++)
-        c = emit_session(k, w->v[i]);
-    if (!c && k->n_out > OUT_BYTES - SL_RECORD_HEADER)
-        c = flush(k);
+    for (; !c && w->next < w->n; w->next++) {
+        struct sl_ix_session *s = w->v[w->next];
+        uint64_t used = end_of(w) - begin;
+        if (used && s && used + s->live > max)
+            break;
+        if (s)
+            c = emit_session(w, s);
+    }
+    return c;
+}
+
+/* A tail of which a batch brings more than a slice takes would never end. */
+static uint64_t tail_slice(const struct sl_rewrite *w)
+{
+    uint64_t slice = slice_of(w);
+    return 2 * w->tail_grown > slice ? 2 * w->tail_grown : slice;
+}
+
+static enum sl_code copy_record(struct sl_rewrite *w, struct sl_moved *m)
+{
+    const struct sl_place place = {.at = m->at, .size = m->size};
+    struct sl_record r;
+    unsigned char *payload;
+    enum sl_code c = sl_log_fetch(&w->lp, w->old, NULL, &place, &w->in, &r, &payload, &w->err);
     if (c)
         return c;
-    struct sl_record mark = {.kind = SL_RECORD_MARK, .batch = k->flushed + k->n_out};
-    c = emit(k, &mark, NULL, NULL);
-    if (!c && k->n_out)
-        c = flush(k);
+    r.batch = SL_LOG_HEADER;
+    return put(w, &r, payload, &m->to);
+}
+
+static enum sl_code copy_tail(struct sl_rewrite *w, uint64_t max)
+{
+    uint64_t begin = end_of(w);
+    enum sl_code c = SL_OK;
+    w->tail_grown = 0;
+    while (!c && w->tail_next < w->n_tail) {
+        struct sl_moved *m = &w->tail[w->tail_next];
+        uint64_t used = end_of(w) - begin;
+        if (used && used + m->size > max)
+            break;
+        c = copy_record(w, m);
+        w->tail_next++;
+        w->tail_left -= m->size;
+    }
+    return c;
+}
+
+void sl_rewrite_copy(struct sl_rewrite *w)
+{
+    if (w->fd < 0)
+        w->code = open_new(w);
+    if (!w->code)
+        w->code = w->next < w->n ? copy_sessions(w, slice_of(w)) : copy_tail(w, tail_slice(w));
+    if (!w->code)
+        w->code = flush(w);
+    if (w->code)
+        sl_rewrite_drop(w);
+}
+
+int sl_rewrite_sync(const struct sl_rewrite *w)
+{
+    return sl_io_fsync(w->lp.io, w->fd);
+}
+
+static enum sl_code write_end(struct sl_rewrite *w)
+{
+    enum sl_code c = w->fd < 0 ? open_new(w) : SL_OK;
+    if (!c)
+        c = copy_tail(w, UINT64_MAX);
+    if (!c && w->n_out > OUT_BYTES - SL_RECORD_HEADER)
+        c = flush(w);
     if (c)
         return c;
+    struct sl_record mark = {.kind = SL_RECORD_MARK, .batch = end_of(w)};
+    uint64_t at;
+    c = put(w, &mark, NULL, &at);
+    if (!c)
+        c = flush(w);
+    if (c)
+        return c;
+    w->end = w->flushed;
     int e = sl_io_fsync(w->lp.io, w->fd);
-    w->end = k->flushed;
     return e ? fail_new(w, "fsync of", e) : SL_OK;
 }
 
@@ -246,34 +425,38 @@ static enum sl_code put_in_place(struct sl_rewrite *w)
     return e ? sl_io_fail(&w->err, "fsync of", (struct sl_where){w->lp.root, NULL}, e) : SL_OK;
 }
 
-static enum sl_code open_new(struct sl_rewrite *w)
+void sl_rewrite_finish(struct sl_rewrite *w)
 {
-    const struct sl_store_io *io = w->lp.io;
-    if (io->unlink(w->lp.dir, SL_LOG_NEW_NAME) < 0 && errno != ENOENT)
-        return fail_new(w, "unlink of", errno);
-    w->fd = sl_io_open(io, w->lp.dir, SL_LOG_NEW_NAME, O_RDWR | O_CREAT | O_EXCL);
-    return w->fd < 0 ? fail_new(w, "open of", errno) : SL_OK;
+    w->code = write_end(w);
+    if (!w->code)
+        w->code = put_in_place(w);
+    if (w->code)
+        sl_rewrite_drop(w);
+}
+
+void sl_rewrite_drop(struct sl_rewrite *w)
+{
+    if (w->fd < 0)
+        return;
+    w->lp.io->close(w->fd);
+    w->fd = -1;
+    if (!w->renamed)
+        w->lp.io->unlink(w->lp.dir, SL_LOG_NEW_NAME); /* if that fails, the next one does it */
 }
 
 void sl_rewrite_run(struct sl_rewrite *w)
 {
-    struct work k = {.w = w};
+    enum sl_rewrite_step step = SL_REWRITE_COPY;
     w->fd = -1;
-    w->renamed = false;
-    w->n_damaged = 0;
-    w->code = sl_log_new_id(&w->id, &w->err);
-    if (!w->code)
-        w->code = open_new(w);
-    if (!w->code)
-        w->code = write_all(&k);
-    if (!w->code)
-        w->code = put_in_place(w);
-    if (w->code && w->fd >= 0) {
-        w->lp.io->close(w->fd);
-        w->fd = -1;
-        if (!w->renamed)
-            w->lp.io->unlink(w->lp.dir, SL_LOG_NEW_NAME); /* if that fails, the next one does it */
+    while (!w->code && step != SL_REWRITE_FINISH) {
+        step = sl_rewrite_next(w);
+        if (step == SL_REWRITE_COPY)
+            sl_rewrite_copy(w);
+        else if (step == SL_REWRITE_SYNC)
+            sl_rewrite_synced(w, sl_rewrite_sync(w));
+        else
+            sl_rewrite_finish(w);
     }
-    sl_free(k.out.p);
-    sl_free(k.in.p);
+    if (w->code)
+        sl_rewrite_drop(w);
 }

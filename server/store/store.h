@@ -108,6 +108,7 @@ struct sl_store_options {
     uint64_t lease_ms;   /* redis; 0: default */
     const struct sl_redis_io *redis_io; /* NULL: the real one (redis.h) */
     uint64_t log_rewrite_bytes; /* the log is rewritten when its dead part is larger; 0: default */
+    size_t log_slice_bytes;     /* so much at once, between commits; 0: default */
 };
 
 /* Opens, locks, recovers. `head` is called for every session there is, before open returns

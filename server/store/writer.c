@@ -1,4 +1,5 @@
-/* writer.c: the one writer of the log: batches of records, and rewrites.
+/* writer.c: the one writer of the log: batches of records, and between them a rewrite's steps
+ * (rewriting.c).
  *
  * While a batch is being written and synced, the records that arrive wait, and go together in the
  * next one: one fdatasync serves all of them (group commit). Either the whole batch counts or
@@ -15,12 +16,14 @@
 
 enum { KEEP_BYTES = 1 << 20 /* of a batch's memory, for the next one */ };
 
+/* It has another's name by now: closing it frees its blocks, which can take a tenth of a second. So
+ * that is the trasher's. */
 void sl_dir_unref_log(struct sl_dir *d, struct sl_log_file *f)
 {
     if (!f || --f->refs > 0)
         return;
-    d->io->close(f->fd);
-    sl_free(f);
+    f->next = d->to_close;
+    d->to_close = f;
 }
 
 void sl_dir_make_record(struct sl_op *op)
@@ -115,7 +118,7 @@ static void fill_batch(struct sl_dir *d, bool mark)
     }
 }
 
-static void set_broken(struct sl_dir *d, const struct sl_error *why)
+void sl_dir_set_broken(struct sl_dir *d, const struct sl_error *why)
 {
     d->broken = true;
     d->broken_by = *why;
@@ -126,6 +129,7 @@ static void set_broken(struct sl_dir *d, const struct sl_error *why)
 /* It is on the disk: now it is in memory, too. */
 static void take_in(struct sl_dir *d, struct sl_op *op)
 {
+    sl_rewriting_note(d, op->s, &op->record, op->at);
     bool ok =
         sl_index_apply(&d->ix, op->s, &op->record, op->payload, op->at, op->entry, &op->trash);
     assert(ok); /* it was checked against the same state */
@@ -138,7 +142,7 @@ static void take_batch(struct sl_dir *d)
     struct sl_batch *b = &d->batch;
     struct sl_op *op;
     if (b->broken)
-        set_broken(d, &b->err);
+        sl_dir_set_broken(d, &b->err);
     if (!b->code) {
         d->stats.syncs++;
         d->log_end += b->n_out;
@@ -192,125 +196,19 @@ void sl_dir_mark_async(struct sl_dir *d)
     start_batch(d, true);
 }
 
-/* --- rewrites ------------------------------------------------------------------------------------
- */
-
-static uint64_t dead_bytes(const struct sl_dir *d)
-{
-    uint64_t needed = SL_LOG_HEADER + d->ix.live;
-    return d->log_end > needed ? d->log_end - needed : 0;
-}
-
-static bool rewrite_is_due(const struct sl_dir *d)
-{
-    uint64_t dead = dead_bytes(d);
-    return d->log_end >= d->rewrite_from && dead > d->rewrite_bytes && dead > d->log_end / 2;
-}
-
-/* Everything that waits to be written fails: the log cannot be mended. */
-static void refuse_all(struct sl_dir *d, const struct sl_error *why)
-{
-    struct sl_op *op;
-    while ((op = sl_queue_pop(&d->to_write))) {
-        op->code =
-            sl_fail(&op->err, why->code, "the store refuses writes: %.200s; rewriting its log: %s",
-                    d->broken_by.message, why->message);
-        d->stats.failures++;
-        if (op->written)
-            op->trash = op->snap;
-        sl_queue_push(&d->finished, op);
-    }
-}
-
-static void rewrite_failed(struct sl_dir *d, const struct sl_error *why, bool renamed)
-{
-    d->stats.failures++;
-    d->rewrite_from = d->log_end + d->rewrite_bytes;
-    if (renamed && !d->broken)
-        set_broken(d, why);
-    else if (!d->broken)
-        sl_log(SL_LOG_WARN, "the store's log could not be rewritten", SL_LS("why", why->message));
-    if (d->broken)
-        refuse_all(d, why);
-}
-
-static void rewrite_succeeded(struct sl_dir *d)
-{
-    struct sl_rewrite *w = &d->rewrite;
-    uint64_t before = d->log_end;
-    sl_dir_unref_log(d, d->log);
-    *d->rewritten = (struct sl_log_file){.fd = w->fd, .id = w->id, .refs = 1};
-    d->log = d->rewritten;
-    d->rewritten = NULL;
-    d->log_end = w->end;
-    d->rewrite_from = 0;
-    d->marked = true;
-    d->broken = false;
-    d->stats.rewrites++;
-    sl_index_moved(&d->ix);
-    sl_log(w->n_damaged ? SL_LOG_ERROR : SL_LOG_INFO, "the store's log was rewritten",
-           SL_LI("bytes_before", before), SL_LI("bytes", w->end),
-           SL_LI("sessions_damaged", w->n_damaged));
-}
-
-static void rewrite_job(uv_work_t *work)
-{
-    struct sl_dir *d = work->data;
-    sl_rewrite_run(&d->rewrite);
-}
-
-static void rewrite_done(uv_work_t *work, int status)
-{
-    struct sl_dir *d = work->data;
-    (void)status;
-    d->writing = false;
-    sl_free((void *)d->rewrite.v);
-    d->rewrite.v = NULL;
-    if (d->rewrite.code)
-        rewrite_failed(d, &d->rewrite.err, d->rewrite.renamed);
-    else
-        rewrite_succeeded(d);
-    sl_free(d->rewritten);
-    d->rewritten = NULL;
-    sl_dir_pump(d);
-}
-
-static bool list_session(void *arg, struct sl_ix_session *s)
-{
-    struct sl_rewrite *w = arg;
-    w->v[w->n++] = s;
-    return true;
-}
-
-static void start_rewrite(struct sl_dir *d)
-{
-    struct sl_rewrite *w = &d->rewrite;
-    *w = (struct sl_rewrite){.lp = d->place, .old = d->log, .now = d->io->now()};
-    w->v = sl_calloc(d->ix.n_sessions, sizeof(struct sl_ix_session *));
-    d->rewritten = sl_calloc(1, sizeof *d->rewritten);
-    if (!w->v || !d->rewritten) {
-        struct sl_error err;
-        sl_fail(&err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions", d->ix.n_sessions);
-        sl_free((void *)w->v);
-        sl_free(d->rewritten);
-        w->v = NULL;
-        d->rewritten = NULL;
-        rewrite_failed(d, &err, false);
-        uv_async_send(&d->wake); /* the pump is beyond its finished ones */
-        return;
-    }
-    sl_index_each(&d->ix, list_session, w);
-    d->writing = true;
-    d->writer.data = d;
-    uv_queue_work(d->loop, &d->writer, rewrite_job, rewrite_done);
-}
-
+/* What is next: a batch, or a step of the rewrite that is under way. They take turns, so that a
+ * commit waits for one slice at most, and the rewrite goes on under load, too. */
 void sl_dir_write(struct sl_dir *d)
 {
     if (d->writing || d->state == SL_DIR_MARKING)
         return;
-    if (d->broken ? d->to_write.head != NULL : rewrite_is_due(d))
-        start_rewrite(d);
-    if (!d->writing && !d->broken && d->to_write.head)
+    sl_rewriting_consider(d);
+    bool batch = d->to_write.head && !d->broken;
+    if (sl_rewriting_wants(d) && (!batch || d->step_next)) {
+        d->step_next = false;
+        sl_rewriting_step(d);
+    } else if (batch) {
+        d->step_next = true;
         start_batch(d, false);
+    }
 }

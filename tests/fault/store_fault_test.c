@@ -20,77 +20,17 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "tests/support/disk.h"
-#include "tests/support/stores.h"
+#include "tests/support/faults.h"
 
 enum { REWRITE_BYTES = 2500, ACTORS = 5 };
 
-static struct shop *new_shop(void)
-{
-    struct shop *st = calloc(1, sizeof *st);
-    char folder[160];
-    assert_non_null(st);
-    shop_init(st, &disk_io, REWRITE_BYTES);
-    shop_folder(st, folder, sizeof folder);
-    disk_begin(folder);
-    return st;
-}
-
-static void free_shop(struct shop *st)
-{
-    disk_end();
-    shop_done(st);
-    free(st);
-}
-
-/* What was injected, and what the messages must say of it. */
-struct injected {
-    enum sl_code code; /* SL_OK: nothing, or a cut */
-    const char *text;
-    size_t n_errors; /* seen */
-};
-
-static void check_error(struct injected *in, enum sl_code code, const char *message)
-{
-    if (!in->code || disk_is_cut())
-        return;
-    if (code != in->code || !strstr(message, in->text))
-        fail_msg("'%s' (%s) does not say what was wrong", message, sl_code_name(code));
-    in->n_errors++;
-}
-
-/* False: the power is gone. A failure that happens once does not happen again. */
-static bool open_shop(struct shop *st, struct injected *in)
-{
-    struct sl_error err;
-    enum sl_code c = shop_open(st, &err);
-    if (c) {
-        check_error(in, c, err.message);
-        if (disk_is_cut())
-            return false;
-        shop_must_open(st);
-    }
-    return true;
-}
-
-/* Waits; false: the power is gone. */
-static bool settle(struct shop *st, struct injected *in)
-{
-    size_t before = st->n_failed;
-    shop_run(st);
-    /* What builds on a change that failed fails by the version it speaks of. */
-    if (st->n_failed > before && st->last.code != SL_E_VERSION_MISMATCH &&
-        st->last.code != SL_E_SESSION_NOT_FOUND && st->last.code != SL_E_INVALID_VALUE)
-        check_error(in, st->last.code, st->last.message);
-    return !disk_is_cut();
-}
-
-static bool load_all(struct shop *st, struct injected *in)
+static bool load_all(struct shop *st, struct faults *in)
 {
     for (size_t i = 0; i < ACTORS; i++) {
         struct sl_error err;
         enum sl_code c = shop_has(st, i) ? shop_load(st, i, &err) : SL_OK;
         if (c)
-            check_error(in, c, err.message);
+            faults_told(in, c, err.message);
         if (disk_is_cut())
             return false;
     }
@@ -98,17 +38,17 @@ static bool load_all(struct shop *st, struct injected *in)
 }
 
 /* Some of everything, several sessions at once. */
-static bool act(struct shop *st, struct injected *in)
+static bool act(struct shop *st, struct faults *in)
 {
     for (size_t i = 0; i < ACTORS; i++)
         if (!shop_has(st, i))
             do_create(st, i);
-    if (!settle(st, in))
+    if (!faults_settle(st, in))
         return false;
     for (size_t i = 0; i < 2 * ACTORS; i++)
         if (shop_has(st, i % ACTORS))
             do_turn(st, i % ACTORS, i % 4 == 1);
-    if (!settle(st, in))
+    if (!faults_settle(st, in))
         return false;
     for (size_t i = 0; i < ACTORS; i++) {
         if (!shop_has(st, i))
@@ -126,91 +66,50 @@ static bool act(struct shop *st, struct injected *in)
         if (i == 0 || i == 4)
             do_turn(st, i, i == 0);
     }
-    return settle(st, in) && load_all(st, in);
+    return faults_settle(st, in) && load_all(st, in);
 }
 
-static void scenario(struct shop *st, struct injected *in)
+static bool goes_on(struct shop *st)
 {
-    if (!open_shop(st, in))
+    struct faults none = {0};
+    return act(st, &none);
+}
+
+static void scenario(struct shop *st, struct faults *in)
+{
+    if (!faults_open(st, in))
         return;
     if (!act(st, in) || !act(st, in))
         return;
     shop_close(st);
-    if (disk_is_cut() || !open_shop(st, in))
+    if (disk_is_cut() || !faults_open(st, in))
         return;
     if (act(st, in))
         shop_close(st);
 }
 
-static void check_twice(struct shop *st)
-{
-    if (!st->store)
-        shop_must_open(st);
-    assert_int_equal(shop_check(st), 0);
-    shop_close(st);
-    st->crashed = false;
-    shop_must_open(st);
-    assert_int_equal(shop_check(st), 0);
-    shop_close(st);
-}
-
 /* How many calls of the system the scenario makes; and that it rewrites. */
 static uint64_t count_calls(size_t short_writes)
 {
-    struct shop *st = new_shop();
+    struct shop *st = faults_shop(REWRITE_BYTES, 0);
     disk_short_writes(short_writes);
-    struct injected none = {0};
+    struct faults none = {0};
     struct sl_store_stats stats;
-    assert_true(open_shop(st, &none));
+    assert_true(faults_open(st, &none));
     assert_true(act(st, &none) && act(st, &none));
     sl_store_stats(st->store, &stats);
     if (!stats.rewrites)
         fail_msg("no rewrite: %llu bytes, %llu needed", (unsigned long long)stats.log_bytes,
                  (unsigned long long)stats.live_log_bytes);
     shop_close(st);
-    assert_true(open_shop(st, &none) && act(st, &none));
+    assert_true(faults_open(st, &none) && act(st, &none));
     shop_close(st);
     uint64_t n = disk_calls();
     assert_int_equal(st->n_failed, 0);
-    check_twice(st);
-    free_shop(st);
+    faults_check(st);
+    faults_done(st);
     assert_int_equal(disk_open_files(), 0);
     return n;
-}
-
-/* Commits may gather in one batch more or less than when the calls were counted, so that the last
- * few of them are not reached. */
-static bool is_late(int64_t i, int64_t n)
-{
-    return i >= n - n / 10;
-}
-
-/* Opens what a power cut now would leave. */
-static void check_salvaged(struct shop *st, enum disk_survivors which, uint64_t seed)
-{
-    struct shop *after = calloc(1, sizeof *after);
-    struct injected none = {0};
-    char folder[160];
-    assert_non_null(after);
-    shop_init(after, &disk_io, REWRITE_BYTES);
-    shop_folder(after, folder, sizeof folder);
-    disk_salvage(folder, which, seed);
-    memcpy(after->v, st->v, sizeof st->v);
-    memcpy(after->ahead, st->ahead, sizeof st->ahead);
-    memcpy(after->n_ahead, st->n_ahead, sizeof st->n_ahead);
-    after->base = st->base;
-    after->n_seeds = st->n_seeds + 1000;
-    after->n_asked = st->n_asked;
-    after->crashed = true;
-    disk_cut_at(-1); /* the power is back */
-    shop_must_open(after);
-    assert_int_equal(shop_check(after), 0);
-    after->crashed = false;
-    assert_true(act(after, &none)); /* and it goes on */
-    assert_int_equal(after->n_failed, 0);
-    check_twice(after);
-    shop_done(after);
-    free(after);
 }
 
 static void fail_each(int errnum, enum sl_code code, const char *text, int64_t step)
@@ -218,17 +117,17 @@ static void fail_each(int errnum, enum sl_code code, const char *text, int64_t s
     int64_t n = (int64_t)count_calls(150);
     size_t n_errors = 0;
     for (int64_t i = 0; i < n; i += step) {
-        struct shop *st = new_shop();
-        struct injected in = {code, text, 0};
+        struct shop *st = faults_shop(REWRITE_BYTES, 0);
+        struct faults in = {code, text, 0};
         disk_short_writes(150); /* a write that fails has written something */
         disk_fail_at(i, errnum);
         scenario(st, &in);
-        assert_true(disk_failed() == 1 || is_late(i, n));
+        assert_true(disk_failed() == 1 || faults_late(i, n));
         disk_fail_at(-1, 0);
         n_errors += in.n_errors > 0;
-        check_salvaged(st, DISK_SYNCED, 0);
-        check_twice(st);
-        free_shop(st);
+        faults_salvaged(st, DISK_SYNCED, 0, goes_on);
+        faults_check(st);
+        faults_done(st);
         assert_int_equal(disk_open_files(), 0);
     }
     printf("%d calls failed with %s; %zu were told\n", (int)((n + step - 1) / step), text,
@@ -254,16 +153,16 @@ static void test_each_allocation_fails(void **state)
     size_t n_errors = 0;
     int64_t n = 0;
     for (bool reached = true; reached; n++) {
-        struct shop *st = new_shop();
-        struct injected in = {SL_E_NO_MEMORY, "no memory", 0};
+        struct shop *st = faults_shop(REWRITE_BYTES, 0);
+        struct faults in = {SL_E_NO_MEMORY, "no memory", 0};
         uint64_t before = sl_mem_count();
         sl_mem_fail_once(n);
         scenario(st, &in);
         reached = sl_mem_count() - before > (uint64_t)n;
         sl_mem_fail_after(-1);
         n_errors += in.n_errors > 0;
-        check_twice(st);
-        free_shop(st);
+        faults_check(st);
+        faults_done(st);
     }
     printf("%d allocations failed; %zu were told\n", (int)n, n_errors);
     assert_true(n_errors > (size_t)n / 2);
@@ -277,19 +176,19 @@ static void test_power_is_cut_at_each_call(void **state)
     (void)state;
     int64_t n = (int64_t)count_calls(0);
     for (int64_t i = 0; i < n; i++) {
-        struct shop *st = new_shop();
-        struct injected none = {0};
+        struct shop *st = faults_shop(REWRITE_BYTES, 0);
+        struct faults none = {0};
         st->crashed = true;
         disk_cut_at(i);
         scenario(st, &none);
-        assert_true(disk_is_cut() || is_late(i, n));
+        assert_true(disk_is_cut() || faults_late(i, n));
         if (st->store)
             shop_close(st);
-        check_salvaged(st, DISK_SYNCED, 0);
-        check_salvaged(st, DISK_ALL, 0);
-        check_salvaged(st, DISK_SOME, (uint64_t)i);
-        check_salvaged(st, DISK_SOME, (uint64_t)i + 1000000);
-        free_shop(st);
+        faults_salvaged(st, DISK_SYNCED, 0, goes_on);
+        faults_salvaged(st, DISK_ALL, 0, goes_on);
+        faults_salvaged(st, DISK_SOME, (uint64_t)i, goes_on);
+        faults_salvaged(st, DISK_SOME, (uint64_t)i + 1000000, goes_on);
+        faults_done(st);
     }
     printf("power cut at each of %d calls\n", (int)n);
 }
@@ -301,8 +200,8 @@ static void test_killed_and_then_cut(void **state)
     (void)state;
     int64_t n = (int64_t)count_calls(0);
     for (int64_t i = 0; i < n; i++) {
-        struct shop *st = new_shop();
-        struct injected none = {0};
+        struct shop *st = faults_shop(REWRITE_BYTES, 0);
+        struct faults none = {0};
         st->crashed = true;
         disk_cut_at(i);
         scenario(st, &none);
@@ -311,13 +210,13 @@ static void test_killed_and_then_cut(void **state)
         disk_cut_at(-1);
         shop_must_open(st);
         assert_int_equal(shop_check(st), 0); /* now the model is what was found */
-        check_salvaged(st, DISK_SYNCED, 0);
+        faults_salvaged(st, DISK_SYNCED, 0, goes_on);
         st->crashed = false;
         if (i % 3 == 0)
             assert_true(act(st, &none));
-        check_salvaged(st, DISK_SYNCED, 0);
-        check_twice(st);
-        free_shop(st);
+        faults_salvaged(st, DISK_SYNCED, 0, goes_on);
+        faults_check(st);
+        faults_done(st);
     }
     printf("killed at each of %d calls\n", (int)n);
 }
@@ -357,8 +256,8 @@ static bool is_read_only(const struct shop *st)
 static void refuse_and_heal(void (*refuse)(int errnum), int errnum, enum sl_code code,
                             const char *text)
 {
-    struct shop *st = new_shop();
-    struct injected none = {0};
+    struct shop *st = faults_shop(REWRITE_BYTES, 0);
+    struct faults none = {0};
     shop_must_open(st);
     assert_true(act(st, &none));
     for (int round = 0; round < 2; round++) {
@@ -377,7 +276,7 @@ static void refuse_and_heal(void (*refuse)(int errnum), int errnum, enum sl_code
         assert_int_equal(st->n_failed, failed);
         assert_false(is_read_only(st));
         assert_true(act(st, &none));
-        check_salvaged(st, DISK_SYNCED, 0);
+        faults_salvaged(st, DISK_SYNCED, 0, goes_on);
         assert_int_equal(shop_check(st), 0);
     }
     refuse(errnum); /* and closed while it is bad: what failed may be there, if it was written */
@@ -386,8 +285,8 @@ static void refuse_and_heal(void (*refuse)(int errnum), int errnum, enum sl_code
     shop_run(st);
     shop_close(st);
     refuse(0);
-    check_twice(st);
-    free_shop(st);
+    faults_check(st);
+    faults_done(st);
     assert_int_equal(disk_open_files(), 0);
 }
 

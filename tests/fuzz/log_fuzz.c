@@ -319,13 +319,6 @@ static void must_equal(const struct sl_index *a, struct sl_index *b)
     sl_index_each(a, check_equal, b);
 }
 
-static bool add_session(void *arg, struct sl_ix_session *s)
-{
-    struct sl_rewrite *w = arg;
-    w->v[w->n++] = s;
-    return true;
-}
-
 /* Rewritten, the log says the same; and so does the memory. */
 static void check_rewrite(struct sl_index *ix, uint64_t log_id)
 {
@@ -334,17 +327,15 @@ static void check_rewrite(struct sl_index *ix, uint64_t log_id)
     struct sl_index again = {0};
     struct sl_log_scan scan;
     struct sl_error err;
-    w.v = calloc(ix->n_sessions + 1, sizeof(struct sl_ix_session *));
-    assert(w.v);
-    sl_index_each(ix, add_session, &w);
+    assert(sl_rewrite_begin(&w, ix) == SL_OK);
     sl_rewrite_run(&w);
-    free(w.v);
+    sl_rewrite_done(&w);
     if (w.code) {
         assert(w.code == SL_E_STORE_FULL && w.fd < 0);
         return;
     }
     assert(w.n_damaged == 0); /* it was all read just now */
-    sl_index_moved(ix);
+    sl_index_moved(ix, NULL, 0);
     check_index(ix, 1, w.id);
     assert(sl_log_scan(&place, 1, &again, &scan, &err) == SL_OK);
     assert(scan.end == scan.size && scan.end == w.end && scan.marked && scan.log_id == w.id);

@@ -13,91 +13,16 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
-#include "tests/support/stores.h"
-
-/* --- contents, from seeds ------------------------------------------------------------------------
- */
-
-static uint64_t mix(uint64_t *x)
-{
-    uint64_t z = (*x += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-static void fill(unsigned char *p, size_t n, uint64_t seed)
-{
-    for (size_t i = 0; i < n; i += 8) {
-        uint64_t v = mix(&seed);
-        memcpy(p + i, &v, n - i < 8 ? n - i : 8);
-    }
-}
-
-static size_t metadata_of(char ret[64], uint64_t seed)
-{
-    if (!seed)
-        return 0;
-    return (size_t)snprintf(ret, 64, "{\"n\":\"%llx\"}", (unsigned long long)seed);
-}
-
-enum { TURN_TOKENS = 40, TURN_BODY = 300 };
-
-struct turn_content {
-    uint32_t tokens[TURN_TOKENS];
-    char continuation[64], key[32];
-    unsigned char body[TURN_BODY];
-    struct sl_store_answer answer;
-    struct sl_store_turn turn;
-};
-
-static void turn_of(struct turn_content *c, const struct model_turn *t, int64_t at)
-{
-    uint64_t x = t->seed;
-    size_t n = 1 + mix(&x) % TURN_TOKENS;
-    for (size_t i = 0; i < n; i++)
-        c->tokens[i] = (uint32_t)mix(&x);
-    int k =
-        snprintf(c->continuation, sizeof c->continuation, "{\"pending\":[%u]}", (unsigned)mix(&x));
-    c->turn = (struct sl_store_turn){.version = t->version,
-                                     .tokens_seen = t->tokens_seen,
-                                     .used_at = at + (int64_t)t->version,
-                                     .n_drop = (size_t)(t->seed >> 8) & UINT16_MAX,
-                                     .tokens = c->tokens,
-                                     .n_tokens = n,
-                                     .n_generated = (size_t)(t->seed % (n + 1)),
-                                     .continuation = {c->continuation, (size_t)k}};
-    if (!t->answer)
-        return;
-    snprintf(c->key, sizeof c->key, "key-%llx", (unsigned long long)mix(&x));
-    c->answer = (struct sl_store_answer){.idempotency_key = c->key, .at = at};
-    fill(c->answer.request_hash, 16, mix(&x));
-    size_t body = mix(&x) % TURN_BODY;
-    fill(c->body, body, mix(&x));
-    c->answer.body = (struct sl_text){(const char *)c->body, body};
-    c->turn.answer = &c->answer;
-}
-
-static size_t n_tokens_of(uint64_t seed)
-{
-    return 1 + mix(&seed) % TURN_TOKENS;
-}
+#include "tests/support/stores_priv.h"
 
 /* --- the shop -----------------------------------------------------------------------------------
  */
-
-static void name_of(size_t i, const char **ret_tenant, char ret_id[32])
-{
-    static const char *const tenants[] = {"default", "a.b-C_9", ".."};
-    *ret_tenant = tenants[i % 3];
-    snprintf(ret_id, 32, "s%zu%s", i / 3, i % 2 ? "-x" : "");
-}
 
 static struct sl_store_key key_of(size_t i, const struct model_session *m)
 {
     static char ids[SHOP_SESSIONS][32];
     struct sl_store_key k = {0};
-    name_of(i, &k.tenant, ids[i]);
+    shop_name(i, &k.tenant, ids[i]);
     k.id = ids[i];
     memcpy(k.incarnation, m->incarnation, 16);
     return k;
@@ -149,39 +74,10 @@ static void wrong(struct shop *st, size_t i, const char *what)
 {
     const char *tenant;
     char id[32];
-    name_of(i, &tenant, id);
+    shop_name(i, &tenant, id);
     if (!stores_quiet)
         fprintf(stderr, "session %zu (%s/%s): %s\n", i, tenant, id, what);
     st->n_wrong++;
-}
-
-/* NULL: as the model has it; else what differs. */
-static const char *compare_head(const struct model_session *m, const struct sl_store_head *h)
-{
-    char text[64];
-    size_t n = metadata_of(text, m->metadata_seed);
-    uint64_t replay = 0;
-    for (size_t i = 0; i < m->n_turns; i++)
-        if (m->turns[i].version > m->snapshot_version)
-            replay += n_tokens_of(m->turns[i].seed);
-    if (!m->exists)
-        return "it should not be there";
-    if (memcmp(m->incarnation, h->key.incarnation, 16) != 0)
-        return "another incarnation";
-    if (m->version != h->version)
-        return "another version";
-    if (m->tokens_seen != h->tokens_seen)
-        return "another tokens_seen";
-    if (m->created_at != h->created_at || m->used_at != h->used_at || m->ttl_s != h->ttl_s)
-        return "another time";
-    if (h->metadata.n != n || (n && memcmp(h->metadata.s, text, n + 1) != 0) ||
-        (!n && h->metadata.s))
-        return "another metadata";
-    if (m->snapshot_version != h->snapshot_version)
-        return "another snapshot_version";
-    if (replay != h->replay_tokens)
-        return "another replay_tokens";
-    return NULL;
 }
 
 static size_t find_session(const struct sl_store_head *h)
@@ -189,7 +85,7 @@ static size_t find_session(const struct sl_store_head *h)
     for (size_t i = 0; i < SHOP_SESSIONS; i++) {
         const char *tenant;
         char id[32];
-        name_of(i, &tenant, id);
+        shop_name(i, &tenant, id);
         if (strcmp(tenant, h->key.tenant) == 0 && strcmp(id, h->key.id) == 0)
             return i;
     }
@@ -197,61 +93,24 @@ static size_t find_session(const struct sl_store_head *h)
     return 0;
 }
 
-/* What a change makes of a session. */
-static void apply(struct model_session *m, const struct model_op *op)
-{
-    if (op->kind == SL_OP_REMOVE || op->create)
-        memset(m, 0, sizeof *m);
-    if (op->kind == SL_OP_REMOVE)
-        return;
-    m->exists = true;
-    memcpy(m->incarnation, op->incarnation, 16);
-    if (op->kind != SL_OP_SNAP || op->with_head)
-        m->version = op->version;
-    if (op->kind == SL_OP_TURN) {
-        if (m->n_turns == SHOP_TURNS)
-            abort();
-        m->turns[m->n_turns++] = (struct model_turn){.version = op->version,
-                                                     .seed = op->seed,
-                                                     .tokens_seen = op->tokens_seen,
-                                                     .answer = op->answer};
-        m->tokens_seen = op->tokens_seen;
-        m->used_at = op->used_at;
-    }
-    if (op->kind == SL_OP_HEAD || op->with_head) {
-        m->ttl_s = op->ttl_s;
-        m->metadata_seed = op->metadata_seed;
-        m->used_at = op->used_at;
-    }
-    if (op->create || op->with_head) {
-        m->created_at = op->created_at;
-        m->tokens_seen = op->tokens_seen;
-    }
-    if (op->kind == SL_OP_SNAP) {
-        m->snapshot_version = op->version;
-        m->snapshot_seed = op->seed;
-        m->snapshot_n = op->n;
-    }
-}
-
 /* The session once the first n of what was asked for are done. */
 static void look_ahead(const struct shop *st, size_t i, size_t n, struct model_session *ret)
 {
     *ret = st->v[i];
     for (size_t k = 0; k < n; k++)
-        apply(ret, &st->ahead[i][k]);
+        shop_apply(ret, &st->ahead[i][k]);
 }
 
 static void told(void *arg, const struct sl_store_head *h)
 {
     struct shop *st = arg;
     size_t i = find_session(h);
-    const char *what = compare_head(&st->v[i], h);
+    const char *what = shop_compare_head(&st->v[i], h);
     st->n_told++;
     for (size_t k = 1; what && k <= st->n_ahead[i]; k++) {
         struct model_session m;
         look_ahead(st, i, k, &m);
-        if (!compare_head(&m, h))
+        if (!shop_compare_head(&m, h))
             what = NULL; /* the load will tell which */
     }
     if (what)
@@ -260,7 +119,9 @@ static void told(void *arg, const struct sl_store_head *h)
 
 enum sl_code shop_open(struct shop *st, struct sl_error *err)
 {
-    struct sl_store_options opt = {.loop = &st->loop, .log_rewrite_bytes = st->rewrite_bytes};
+    struct sl_store_options opt = {.loop = &st->loop,
+                                   .log_rewrite_bytes = st->rewrite_bytes,
+                                   .log_slice_bytes = st->slice_bytes};
     st->n_told = 0;
     assert_null(st->store);
     if (st->spec) {
@@ -327,7 +188,7 @@ static void on_done(void *arg, enum sl_code code, const struct sl_error *err)
         assert_null(err);
         assert_int_equal(k, 0); /* in the order in which they were asked for */
         st->n_ok++;
-        apply(&st->v[a->i], &v[k]);
+        shop_apply(&st->v[a->i], &v[k]);
     } else {
         assert_int_equal(err->code, code);
         st->n_failed++;
@@ -367,7 +228,7 @@ static struct asked *ask(struct shop *st, size_t i, struct model_op *op)
 
 static struct sl_store_head head_of(size_t i, const struct model_session *m, char text[64])
 {
-    size_t n = metadata_of(text, m->metadata_seed);
+    size_t n = shop_metadata(text, m->metadata_seed);
     return (struct sl_store_head){.key = key_of(i, m),
                                   .version = m->version,
                                   .tokens_seen = m->tokens_seen,
@@ -395,7 +256,7 @@ static struct model_op op_of(enum sl_op_kind kind, const struct model_session *m
 static struct model_op new_life(struct shop *st, enum sl_op_kind kind)
 {
     struct model_op op = {.kind = kind, .create = true};
-    fill(op.incarnation, 16, ++st->n_seeds);
+    shop_fill(op.incarnation, 16, ++st->n_seeds);
     op.created_at = op.used_at = st->base - 1000;
     op.ttl_s = (int64_t)(st->n_seeds % 3) * 3600;
     op.metadata_seed = st->n_seeds % 4 ? st->n_seeds : 0;
@@ -405,7 +266,7 @@ static struct model_op new_life(struct shop *st, enum sl_op_kind kind)
 static struct sl_store_head head_after(size_t i, const struct model_op *op, char text[64])
 {
     struct model_session m = {0};
-    apply(&m, op);
+    shop_apply(&m, op);
     m.created_at = op->created_at;
     m.tokens_seen = op->tokens_seen;
     return head_of(i, &m, text);
@@ -442,22 +303,14 @@ void do_turn(struct shop *st, size_t i, bool answer)
     op.version++;
     op.seed = ++st->n_seeds * 1000003;
     op.answer = answer;
-    op.tokens_seen += n_tokens_of(op.seed);
+    op.tokens_seen += shop_n_tokens(op.seed);
     struct model_turn t = {op.version, op.seed, op.tokens_seen, answer};
-    turn_of(c, &t, st->base);
+    shop_turn(c, &t, st->base);
     op.used_at = c->turn.used_at;
     struct sl_store_key k = key_of(i, &m);
     sl_store_append_turn(st->store, &k, &c->turn, on_done, ask(st, i, &op));
     memset(c, 0xee, sizeof *c); /* what it was given is copied */
     free(c);
-}
-
-static unsigned char *snapshot_of(uint64_t seed, size_t n)
-{
-    unsigned char *p = sl_malloc(n);
-    if (p)
-        fill(p, n, seed);
-    return p;
 }
 
 void do_snapshot(struct shop *st, size_t i, size_t n)
@@ -474,7 +327,7 @@ void do_old_snapshot(struct shop *st, size_t i, size_t back, size_t n)
     op.seed = ++st->n_seeds;
     op.n = n;
     struct sl_store_key k = key_of(i, &m);
-    unsigned char *p = snapshot_of(op.seed, n);
+    unsigned char *p = shop_snapshot(op.seed, n);
     if (p) /* a test makes allocations fail */
         sl_store_put_snapshot(st->store, &k, op.version, NULL, p, n, on_done, ask(st, i, &op));
 }
@@ -496,7 +349,7 @@ void do_far_restore(struct shop *st, size_t i, size_t ahead, size_t n)
     op.used_at += 11;
     op.n = n;
     struct sl_store_head h = head_after(i, &op, text);
-    unsigned char *p = snapshot_of(op.seed, n);
+    unsigned char *p = shop_snapshot(op.seed, n);
     if (p)
         sl_store_put_snapshot(st->store, &h.key, op.version, &h, p, n, on_done, ask(st, i, &op));
 }
@@ -520,77 +373,6 @@ struct loading {
     struct sl_error err;
 };
 
-static bool same_text(struct sl_text a, struct sl_text b)
-{
-    return a.n == b.n && memcmp(a.s, b.s, a.n) == 0 && a.s[a.n] == '\0';
-}
-
-static bool same_answer(const struct sl_store_answer *a, const struct sl_store_answer *want)
-{
-    return strcmp(a->idempotency_key, want->idempotency_key) == 0 &&
-           memcmp(a->request_hash, want->request_hash, 16) == 0 && a->at == want->at &&
-           same_text(a->body, want->body);
-}
-
-static bool same_turn(const struct sl_store_turn *t, const struct sl_store_turn *want)
-{
-    return t->version == want->version && t->tokens_seen == want->tokens_seen &&
-           t->used_at == want->used_at && t->n_drop == want->n_drop &&
-           t->n_tokens == want->n_tokens && t->n_generated == want->n_generated &&
-           memcmp(t->tokens, want->tokens, 4 * t->n_tokens) == 0 &&
-           same_text(t->continuation, want->continuation);
-}
-
-/* Is the n-th turn's answer one of the last four of the m->n_turns? */
-static bool is_kept(const struct model_session *m, size_t n)
-{
-    size_t later = 0;
-    for (size_t i = n + 1; i < m->n_turns; i++)
-        later += m->turns[i].answer;
-    return m->turns[n].answer && later < SL_STORE_ANSWERS_MAX;
-}
-
-static const char *compare_turns(const struct shop *st, const struct model_session *m,
-                                 const struct sl_store_record *r)
-{
-    size_t n_turns = 0, n_answers = 0;
-    for (size_t i = 0; i < m->n_turns; i++) {
-        struct turn_content c = {0};
-        turn_of(&c, &m->turns[i], st->base);
-        bool kept = is_kept(m, i);
-        if (m->turns[i].version > m->snapshot_version) {
-            if (n_turns >= r->n_turns || !same_turn(&r->turns[n_turns], &c.turn))
-                return "another turn";
-            const struct sl_store_answer *a = r->turns[n_turns++].answer;
-            if (kept != (a != NULL) || (a && !same_answer(a, &c.answer)))
-                return "another answer at a turn";
-        }
-        if (kept &&
-            (n_answers >= r->n_answers || !same_answer(&r->answers[n_answers++], &c.answer)))
-            return "another answer";
-    }
-    return n_turns == r->n_turns && n_answers == r->n_answers ? NULL : "more turns or answers";
-}
-
-static const char *compare(const struct shop *st, const struct model_session *m,
-                           const struct sl_store_record *r)
-{
-    const char *what = compare_head(m, r->head);
-    if (what)
-        return what;
-    if ((m->snapshot_version != 0) != (r->snapshot != NULL))
-        return "a snapshot, or none";
-    if (r->snapshot) {
-        unsigned char *p = snapshot_of(m->snapshot_seed, m->snapshot_n);
-        bool same =
-            p && m->snapshot_n == r->n_snapshot && memcmp(p, r->snapshot, r->n_snapshot) == 0;
-        sl_free(p);
-        if (!same)
-            return "another snapshot";
-    }
-    return compare_turns(st, m, r);
-}
-
 static void compare_any(struct shop *st, size_t i, const struct sl_store_record *r,
                         const struct sl_error *err)
 {
@@ -598,7 +380,7 @@ static void compare_any(struct shop *st, size_t i, const struct sl_store_record 
     for (size_t k = 0; k <= st->n_ahead[i]; k++) {
         struct model_session m;
         look_ahead(st, i, k, &m);
-        const char *differs = r                                     ? compare(st, &m, r)
+        const char *differs = r                                     ? shop_compare(st, &m, r)
                               : m.exists                            ? err->message
                               : err->code == SL_E_SESSION_NOT_FOUND ? NULL
                                                                     : err->message;
@@ -713,7 +495,7 @@ bool shop_snapshot_path(struct shop *st, size_t i, char *ret, size_t n)
 {
     const char *tenant;
     char id[32], folder[256];
-    name_of(i, &tenant, id);
+    shop_name(i, &tenant, id);
     snprintf(wanted, sizeof wanted, "%s.", id);
     snprintf(folder, sizeof folder, "%s/sessions/t-%s", st->path, tenant);
     found[0] = '\0';

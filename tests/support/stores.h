@@ -56,6 +56,7 @@ struct shop {
     const struct sl_store_io *io;
     char path[160];
     uint64_t rewrite_bytes;
+    size_t slice_bytes; /* of a rewrite; set before it is opened */
     bool crashed;
     int64_t base; /* what times are reckoned from */
     struct model_session v[SHOP_SESSIONS];
