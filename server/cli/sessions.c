@@ -22,7 +22,9 @@ static const char usage[] =
     "was\n"
     "in that record is lost: the report names the sessions that can only be deleted, and those "
     "that\n"
-    "may lack their last turn. Take a copy of the folder first.\n"
+    "may lack their last turn. A damaged header of the log itself is mended where its records "
+    "prove\n"
+    "what stood in it: then nothing is lost. Take a copy of the folder first.\n"
     "\n"
     "No server may be using the folder. Exit codes: 0 nothing is damaged, or it was repaired; 3 "
     "it\n"
@@ -49,12 +51,13 @@ static int run(const char *path, bool repair)
     struct sl_error err;
     if (sl_store_repair(path, &sl_store_io_system, repair, print, NULL, &r, &err))
         return sl_cli_fail("sessions", &err);
+    uint64_t n_places = r.n_gaps + r.bad_header;
     printf("%" PRIu64 " sessions: %" PRIu64 " damaged, %" PRIu64
            " perhaps without their last turns, %" PRIu64 " with a damaged snapshot; %" PRIu64
            " damaged places in the log\n",
-           r.n_sessions, r.n_damaged, r.n_unsure, r.n_bad_snapshots, r.n_gaps);
-    bool whole = !r.n_damaged && !r.n_bad_snapshots && !r.n_gaps;
-    return whole || (repair && r.n_gaps) ? SL_EXIT_OK : SL_EXIT_FILE;
+           r.n_sessions, r.n_damaged, r.n_unsure, r.n_bad_snapshots, n_places);
+    bool whole = !r.n_damaged && !r.n_bad_snapshots && !n_places;
+    return whole || (repair && n_places) ? SL_EXIT_OK : SL_EXIT_FILE;
 }
 
 int sl_cli_sessions(int argc, char **argv)

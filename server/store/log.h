@@ -57,11 +57,19 @@ struct sl_log_scan {
 SL_NODISCARD enum sl_code sl_log_scan(const struct sl_log_place *lp, int fd, struct sl_index *ix,
                                       struct sl_log_scan *ret, struct sl_error *err);
 
-/* The same over what it would be refused for: bytes from `from` on that are no valid record though
+/* The id of a log whose header (its first bytes) is damaged, where the records or the header's hash
+ * prove it (header.c). Errors: STORE_CORRUPT (says what cannot be proven), IO, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_log_find_id(const struct sl_log_place *lp, int fd,
+                                         const unsigned char header[SL_LOG_HEADER],
+                                         uint64_t *ret_id, struct sl_error *err);
+
+/* The same over what it would be refused for: a damaged header of the file, whose id can be proven
+ * (`header` is told); and bytes from `from` on that are no valid record though
  * valid ones of later batches follow, the first of which is at `to`. p: n ≥ 1 bytes of what begins
  * at `from`. For repair.c: sessions that miss a record of theirs are damaged afterwards where a
  * later one of them shows it. */
 struct sl_log_bridge {
+    void (*header)(void *arg);
     enum sl_code (*gap)(void *arg, uint64_t from, uint64_t to, const unsigned char *p, size_t n);
     void *arg;
 };

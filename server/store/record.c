@@ -75,12 +75,22 @@ enum sl_code sl_log_header_read(const unsigned char *p, size_t n, const char *pa
         return sl_fail(err, SL_E_STORE_CORRUPT, "%s: is no log of a store (offset 0)", path);
     if (get_u64(p + 56) != XXH3_64bits(p, 56))
         return sl_fail(err, SL_E_STORE_CORRUPT, "%s: its header (offset 0) is damaged", path);
-    if (get_u32(p + 8) != SL_LOG_FORMAT)
+    if (sl_log_header_format(p) != SL_LOG_FORMAT)
         return sl_fail(err, SL_E_FILE_UNSUPPORTED,
                        "%s: is of format %u; this version of slate reads %d", path,
-                       (unsigned)get_u32(p + 8), SL_LOG_FORMAT);
-    *ret_log_id = get_u64(p + 16);
+                       (unsigned)sl_log_header_format(p), SL_LOG_FORMAT);
+    *ret_log_id = sl_log_header_id(p);
     return SL_OK;
+}
+
+uint64_t sl_log_header_id(const unsigned char p[SL_LOG_HEADER])
+{
+    return get_u64(p + 16);
+}
+
+uint32_t sl_log_header_format(const unsigned char p[SL_LOG_HEADER])
+{
+    return get_u32(p + 8);
 }
 
 /* --- records -------------------------------------------------------------------------------------
@@ -137,10 +147,15 @@ void sl_record_write(unsigned char *dst, const struct sl_record *r, const void *
     set_u64(dst + 56, header_hash(dst, r->tenant_n + r->id_n, log_id, at));
 }
 
+bool sl_record_looks(const unsigned char *p)
+{
+    return memcmp(p, record_magic, sizeof record_magic) == 0;
+}
+
 bool sl_record_read(struct sl_record *ret, const unsigned char *p, size_t n, uint64_t log_id,
                     uint64_t at)
 {
-    if (n < SL_RECORD_HEADER || memcmp(p, record_magic, sizeof record_magic) != 0)
+    if (n < SL_RECORD_HEADER || !sl_record_looks(p))
         return false;
     size_t tenant_n = p[5], id_n = p[6];
     if (tenant_n > SL_TENANT_MAX || id_n > SL_SESSION_ID_MAX ||

@@ -78,6 +78,10 @@ void sl_log_header_write(unsigned char ret[SL_LOG_HEADER], uint64_t log_id);
 SL_NODISCARD enum sl_code sl_log_header_read(const unsigned char *p, size_t n, const char *path,
                                              uint64_t *ret_log_id, struct sl_error *err);
 
+/* What a header says that may be damaged. */
+uint64_t sl_log_header_id(const unsigned char p[SL_LOG_HEADER]);
+uint32_t sl_log_header_format(const unsigned char p[SL_LOG_HEADER]);
+
 /* Bytes in the log, and where in them the payload begins. */
 size_t sl_record_size(const struct sl_record *r);
 size_t sl_record_payload_at(const struct sl_record *r);
@@ -86,6 +90,9 @@ uint64_t sl_record_hash(const void *payload, size_t n);
 /* Writes sl_record_size() bytes; payload_hash is computed. */
 void sl_record_write(unsigned char *dst, const struct sl_record *r, const void *payload,
                      uint64_t log_id, uint64_t at);
+
+/* Does p begin as a record does? Nothing is checked. */
+bool sl_record_looks(const unsigned char *p);
 
 /* The header and names at p, of which n bytes are there; false: they are no valid record at `at`.
  * ret's names point into p. The payload is not looked at. */

@@ -78,6 +78,16 @@ static const char *kind_text(enum sl_record_kind k)
     return text[k] ? text[k] : "something";
 }
 
+static void on_header(void *arg)
+{
+    struct repair *k = arg;
+    k->report->bad_header = true;
+    tell(k,
+         "log, bytes 0 to %d: its header is damaged; what stood in it is proven, and no session "
+         "lost anything by it",
+         SL_LOG_HEADER);
+}
+
 static enum sl_code on_gap(void *arg, uint64_t from, uint64_t to, const unsigned char *p, size_t n)
 {
     struct repair *k = arg;
@@ -174,7 +184,7 @@ static enum sl_code read_log(struct repair *k)
 {
     struct sl_dir *d = k->d;
     struct sl_log_scan scan;
-    const struct sl_log_bridge bridge = {on_gap, k};
+    const struct sl_log_bridge bridge = {on_header, on_gap, k};
     d->log = sl_calloc(1, sizeof *d->log);
     if (!d->log)
         return sl_fail(k->err, SL_E_NO_MEMORY, "no memory to open %s", d->path);
@@ -229,7 +239,7 @@ enum sl_code sl_store_repair(const char *path, const struct sl_store_io *io, boo
     if (c)
         return c;
     c = read_log(&k);
-    if (!c && repair && ret->n_gaps)
+    if (!c && repair && (ret->n_gaps || ret->bad_header))
         c = write_anew(&k);
     sl_free(k.guesses);
     sl_free(k.snapshot.p);

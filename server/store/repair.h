@@ -2,7 +2,10 @@
  *
  * A server refuses a store whose log has a damaged record header in the midst of valid records: it
  * cannot know whose the record was, and going on would lose an acknowledged turn without a word. An
- * operator may decide so, knowing what is lost. The report says it, line by line:
+ * operator may decide so, knowing what is lost. It also refuses a log whose own header is damaged;
+ * where the records prove what stood in it (header.c), nothing is lost by going on.
+ *
+ * The report says, line by line:
  *
  *   - each damaged place, and what it seems to have been (its bytes, not vouched for by their hash)
  *   - each session that is damaged for certain: it can only be deleted
@@ -17,6 +20,7 @@
 #include "server/store/io.h"
 
 struct sl_repair_report {
+    bool bad_header; /* of the file; its id is proven */
     uint64_t n_sessions, n_damaged, n_unsure, n_bad_snapshots, n_gaps;
 };
 

@@ -5,8 +5,9 @@
  *   - the torn end of a batch that was being written when the power went: nothing of a later batch
  *     lies behind it. It was never acknowledged and is left out (`end`).
  *   - damage to a payload: the header says whose it is. That session alone is damaged.
- *   - damage to a header: what it was is unknown, so nothing may be assumed. Refused, but for a
- *     repair that an operator asked for, which goes on behind it (sl_log_bridge). */
+ *   - damage to a header, a record's or the file's: what it was is unknown, so nothing may be
+ *     assumed. Refused, but for a repair that an operator asked for, which goes on behind it
+ *     (sl_log_bridge). */
 #define XXH_STATIC_LINKING_ONLY /* the state's layout, to have it on the stack */
 #include <assert.h>
 #include <errno.h>
@@ -208,7 +209,7 @@ static enum sl_code step(struct scan *s, uint64_t at, uint64_t *ret_next)
     return take(s, &r, at, whole ? fixed : NULL);
 }
 
-static enum sl_code run(struct scan *s)
+static enum sl_code read_header(struct scan *s)
 {
     const unsigned char *p;
     char path[512];
@@ -218,6 +219,24 @@ static enum sl_code run(struct scan *s)
         return c;
     snprintf(path, sizeof path, "%s/%s", s->lp->root, SL_LOG_NAME);
     c = sl_log_header_read(p, n, path, &s->ret->log_id, s->err);
+    if (c != SL_E_STORE_CORRUPT || n < SL_LOG_HEADER)
+        return c;
+    if (!s->bridge) {
+        size_t used = strlen(s->err->message);
+        snprintf(s->err->message + used, sizeof s->err->message - used,
+                 " (`slate sessions check` says what can be told, `slate sessions repair` mends "
+                 "what can be proven)");
+        return c;
+    }
+    c = sl_log_find_id(s->lp, s->fd, p, &s->ret->log_id, s->err);
+    if (!c)
+        s->bridge->header(s->bridge->arg);
+    return c;
+}
+
+static enum sl_code run(struct scan *s)
+{
+    enum sl_code c = read_header(s);
     if (c)
         return c;
     uint64_t at = SL_LOG_HEADER;

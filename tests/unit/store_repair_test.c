@@ -224,6 +224,117 @@ static void test_a_name_that_is_lost(void **state)
     done();
 }
 
+/* --- the file's header ---------------------------------------------------------------------------
+ */
+
+enum { ID_AT = 16, HASH_AT = 56 };
+
+static void expect_refusal(const char *text)
+{
+    struct sl_error err = {0};
+    write_log();
+    assert_int_equal(shop_open(&st, &err), SL_E_STORE_CORRUPT);
+    if (!strstr(err.message, text))
+        fail_msg("'%s' does not say '%s'", err.message, text);
+}
+
+/* Told, and nothing is changed by that; mended; everything is there, and nobody is in doubt. */
+static void header_is_mended(void)
+{
+    static unsigned char before[LOG_MAX];
+    size_t n = log_n;
+    memcpy(before, log_bytes, n);
+    expect_refusal("slate sessions repair");
+    struct sl_repair_report r = ask(false);
+    assert_true(r.bad_header);
+    read_log();
+    assert_int_equal(log_n, n);
+    assert_memory_equal(log_bytes, before, n);
+    r = ask(true);
+    assert_true(r.bad_header);
+    assert_int_equal(r.n_sessions, IDLE + 1);
+    assert_int_equal(r.n_gaps + r.n_damaged + r.n_unsure, 0);
+    expect_line("log, bytes 0 to 64: its header is damaged; what stood in it is proven");
+    expect_line("the old one is kept as log.damaged-");
+    shop_must_open(&st);
+    assert_int_equal(shop_check(&st), 0);
+    shop_close(&st);
+    r = ask(false);
+    assert_false(r.bad_header);
+    memcpy(log_bytes, before, n);
+    log_n = n;
+}
+
+/* One bit of each byte; two bytes of the id, and of the hash besides. */
+static void test_the_file_header(void **state)
+{
+    (void)state;
+    make();
+    for (size_t k = 0; k < SL_LOG_HEADER; k++) {
+        log_bytes[k] ^= (unsigned char)(1u << (k % 8));
+        header_is_mended();
+        log_bytes[k] ^= (unsigned char)(1u << (k % 8));
+    }
+    log_bytes[ID_AT] ^= 0x5a;
+    log_bytes[ID_AT + 1] ^= 0xff;
+    header_is_mended();
+    log_bytes[ID_AT + 1] ^= 0xff;
+    log_bytes[ID_AT + 7] ^= 0x81;
+    memset(log_bytes + HASH_AT, 0, 8);
+    header_is_mended();
+    done();
+}
+
+/* The first record went with it: others prove the id, and it is a gap as any other. */
+static void test_the_file_header_and_more(void **state)
+{
+    (void)state;
+    make();
+    log_bytes[HASH_AT] ^= 1;
+    log_bytes[SL_LOG_HEADER + 8] ^= 1;
+    expect_refusal("slate sessions repair");
+    struct sl_repair_report r = ask(false);
+    assert_true(r.bad_header);
+    assert_int_equal(r.n_gaps, 1);
+    done();
+}
+
+static void refused_by_repair(const char *text)
+{
+    struct sl_repair_report r;
+    struct sl_error err = {0};
+    static unsigned char before[LOG_MAX];
+    expect_refusal("slate sessions repair");
+    memcpy(before, log_bytes, log_n);
+    report[0] = '\0';
+    assert_int_equal(sl_store_repair(st.path, &sl_store_io_system, true, take_line, NULL, &r, &err),
+                     SL_E_STORE_CORRUPT);
+    if (!strstr(err.message, text))
+        fail_msg("'%s' does not say '%s'", err.message, text);
+    read_log();
+    assert_memory_equal(log_bytes, before, log_n);
+}
+
+/* What nothing proves is not made up. */
+static void test_a_file_header_that_is_lost(void **state)
+{
+    (void)state;
+    unsigned char header[SL_LOG_HEADER];
+    make();
+    memcpy(header, log_bytes, sizeof header);
+    memset(log_bytes, 0, sizeof header);
+    refused_by_repair("nothing of it can be proven");
+    memcpy(log_bytes, header, sizeof header);
+    for (size_t i = 0; i < 3; i++) /* one more than is tried */
+        log_bytes[ID_AT + 2 * i] ^= 0x11;
+    refused_by_repair("without which no record can be told");
+    memcpy(log_bytes, header, sizeof header);
+    log_bytes[8] = 2;
+    log_bytes[HASH_AT] ^= 1;
+    refused_by_repair("nothing proves that it is of the format 1");
+    done();
+}
+
 static void test_snapshots_and_the_command(void **state)
 {
     (void)state;
@@ -269,6 +380,9 @@ int main(void)
         cmocka_unit_test(test_in_the_middle_of_a_session),
         cmocka_unit_test(test_the_last_turn),
         cmocka_unit_test(test_a_name_that_is_lost),
+        cmocka_unit_test(test_the_file_header),
+        cmocka_unit_test(test_the_file_header_and_more),
+        cmocka_unit_test(test_a_file_header_that_is_lost),
         cmocka_unit_test(test_snapshots_and_the_command),
     };
     return cmocka_run_group_tests_name("store_repair", tests, NULL, NULL);
