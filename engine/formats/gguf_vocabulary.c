@@ -4,6 +4,7 @@
  * named for it: what is wrong is kept and told to whoever asks for the file's own. Ends are the end
  * of the text, and the ends of a turn or message where those are tokens of their own (the converter
  * of RWKV's files calls the token of "\n\n" an end of turn, which is text). */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,7 +119,9 @@ static bool read_id(struct reading *x, const char *key, int64_t *id)
         return wrong(x, "%s is no number", key);
     if (n == -1 || n == (double)UINT32_MAX) /* what writers put for "none" */
         return true;
-    *id = n >= 0 && n < (double)x->v->arrays.n_tokens ? (int64_t)n : -1;
+    if (!(n >= 0 && n < (double)x->v->arrays.n_tokens) || n != floor(n))
+        return wrong(x, "%s is %.9g; there are %zu tokens", key, n, x->v->arrays.n_tokens);
+    *id = (int64_t)n;
     return true;
 }
 
@@ -173,6 +176,11 @@ static bool read_ends(struct reading *x)
     a->begin = adds ? begin : -1;
     add_end(a, id);
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        const struct sl_gguf_key *k = sl_gguf_find(x->g, turns[i]);
+        double n;
+        /* RWKV's converter writes 261 for whatever vocabulary. */
+        if (k && sl_gguf_number(k, 0, &n) && n >= (double)a->n_tokens)
+            continue;
         if (!read_id(x, turns[i], &id))
             return false;
         if (id >= 0 && a->types && a->types[id] == SL_BPE_CONTROL)

@@ -16,4 +16,11 @@ struct sl_vocabulary {
                           filled in */
 };
 
+/* The tokenizer that it describes, which the caller closes; `name` is for messages. Errors:
+ * FILE_CORRUPT, FILE_UNSUPPORTED (names the kind, or what of it is not known), TOO_LARGE,
+ * NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_vocabulary_open(struct sl_tokenizer **ret,
+                                             const struct sl_vocabulary *v, const char *name,
+                                             struct sl_error *err);
+
 #endif
