@@ -234,6 +234,11 @@ struct sl_loaded {
 SL_NODISCARD enum sl_code sl_load_finish(struct sl_load *l, const char *arch,
                                          struct sl_loaded *ret);
 
+/* What sl_load_finish() finds wrong, and the fingerprint that it would give, without packing
+ * anything. */
+SL_NODISCARD enum sl_code sl_load_measure(struct sl_load *l, const char *arch,
+                                          unsigned char ret[16]);
+
 /* Frees what declaring took, but not l->state, which the caller takes over. */
 void sl_load_done(struct sl_load *l);
 

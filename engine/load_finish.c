@@ -21,6 +21,7 @@
 #include <xxhash.h>
 
 #include "engine/base/mem.h"
+#include "engine/converted.h"
 #include "engine/load_priv.h"
 #include "engine/workers.h"
 
@@ -154,13 +155,37 @@ static void summarise(const struct sl_load *l, struct sl_loaded *ret)
     for (size_t i = 0; i < l->tensors->n; i++) {
         bool used = l->marks[i] == SL_MARK_USED;
         ret->n_params += used ? l->tensors->v[i].n_elements : 0;
-        ret->n_unused += !used;
+        ret->n_unused += !used && strcmp(l->tensors->v[i].name, SL_CONVERTED_TENSOR) != 0;
     }
     for (int t = 0; t < SL_DTYPE_KINDS; t++)
         if (n_of[t] > n_of[ret->weights])
             ret->weights = (enum sl_dtype)t;
     if (l->weights != SL_DTYPE_NONE) /* small matrices stay what they are beside Q8 and Q4 */
         ret->weights = l->weights;
+}
+
+enum sl_code sl_load_measure(struct sl_load *l, const char *arch, unsigned char ret[16])
+{
+    size_t bytes = 0;
+    if (l->code != SL_OK)
+        return l->code;
+    for (size_t i = 0; i < l->n_jobs; i++) {
+        struct sl_load_job *j = &l->jobs[i];
+        j->copied = j->map != NULL; /* what it gives can only be seen in a copy */
+        j->offset = bytes;
+        bytes += j->copied ? sl_row_floats(j->t->n_elements) * sizeof(float) : 0;
+    }
+    unsigned char *arena = sl_aligned_calloc(bytes);
+    if (!arena)
+        return sl_fail(l->err, SL_E_NO_MEMORY, "%.160s: no memory to check its values", l->name);
+    qsort(l->jobs, l->n_jobs, sizeof *l->jobs, by_name);
+    enum sl_code rc = run_jobs(l, arena);
+    if (rc == SL_OK)
+        report(l);
+    if (rc == SL_OK && l->code == SL_OK)
+        fingerprint(l, arch, ret);
+    sl_free(arena);
+    return rc == SL_OK ? l->code : rc;
 }
 
 enum sl_code sl_load_finish(struct sl_load *l, const char *arch, struct sl_loaded *ret)

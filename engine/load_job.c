@@ -165,7 +165,7 @@ static void pack_rows(struct pass *p, unsigned char *to)
         size_t end = i + step < panels ? i + step : panels;
         size_t last = end * SL_PANEL < j->n_out ? end * SL_PANEL : j->n_out;
         look(p, i * SL_PANEL * j->n_in, last * j->n_in);
-        if (j->bad == SIZE_MAX)
+        if (j->bad == SIZE_MAX && j->copied)
             sl_pack_matrix(to, j->type, p->src, j->t->dtype, j->n_out, j->n_in, j->n_in, 1, i, end);
         forget(p, last * row, FORGET_BYTES);
     }

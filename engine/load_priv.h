@@ -35,7 +35,7 @@ void sl_load_values_run(struct sl_load_job *j, const struct sl_tensors *ts, unsi
 size_t sl_find_bad(const void *data, enum sl_dtype type, size_t n, enum sl_dtype to);
 
 /* What is done with a tensor of the file. */
-enum { SL_MARK_NONE, SL_MARK_IGNORED, SL_MARK_USED };
+enum { SL_MARK_NONE, SL_MARK_IGNORED, SL_MARK_TWIN, SL_MARK_USED };
 
 struct sl_load_view {
     struct sl_tensor t; /* its name is the whole tensor's */

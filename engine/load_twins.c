@@ -64,6 +64,6 @@ void sl_load_twins(struct sl_load *l, const char *prefix, const char *of)
         else
             compare(l, a, b);
         if (sl_load_ok(l) && l->marks[i] == SL_MARK_NONE)
-            l->marks[i] = SL_MARK_IGNORED;
+            l->marks[i] = SL_MARK_TWIN;
     }
 }

@@ -43,7 +43,7 @@ static void pack_rows(struct reading *r, unsigned char *to, size_t panels_each)
     for (size_t row = 0; row < j->n_out; row += step, to += bytes) {
         size_t n = j->n_out - row < step ? j->n_out - row : step;
         look(r, row * j->n_in, (row + n) * j->n_in);
-        if (j->bad == SIZE_MAX)
+        if (j->bad == SIZE_MAX && j->copied)
             sl_pack_matrix(to, j->type, r->values, SL_DTYPE_F32, n, j->n_in, j->n_in, 1, 0,
                            sl_panels(n));
     }
@@ -66,10 +66,10 @@ static void take_values(struct reading *r, unsigned char *to)
     for (size_t i = 0; i < n; i += PIECE) {
         size_t m = n - i < PIECE ? n - i : PIECE;
         look(r, i, i + m);
-        if (j->bad == SIZE_MAX)
+        if (j->bad == SIZE_MAX && j->copied)
             keep(j, y, r->values, i, m);
     }
-    if (j->kind == SL_JOB_ROWS || j->bad != SIZE_MAX)
+    if (!j->copied || j->bad != SIZE_MAX)
         return;
     memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
     if (!j->map)

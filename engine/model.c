@@ -55,7 +55,9 @@ static enum sl_code load_layers(struct sl_model *m, struct sl_load *l,
     if (!l->marks)
         return sl_fail(l->err, SL_E_NO_MEMORY, "%.160s: no memory for its list of tensors",
                        l->name);
+    sl_load_choose(l, mixer->title, m->converted.rule);
     sl_load_choose(l, mixer->title, opt->rule);
+    sl_load_ignore(l, SL_CONVERTED_TENSOR);
     mixer->config(l);
     if (!sl_load_ok(l))
         return l->code;
@@ -96,7 +98,12 @@ static void describe(struct sl_model *m, const struct sl_load *l, const struct s
         .state_bytes = l->state_bytes,
         .weight_bytes = got->arena_bytes,
     };
-    memcpy(m->info.fingerprint, got->fingerprint, sizeof m->info.fingerprint);
+    memcpy(m->info.fingerprint, sl_converted_fingerprint(&m->converted, got->fingerprint),
+           sizeof m->info.fingerprint);
+    const char *kept = sl_dtype_name(got->weights), *had = sl_dtype_name(m->converted.weights);
+    bool again = m->converted.narrowed && got->weights != m->converted.weights;
+    (void)snprintf(m->info.weights_name, sizeof m->info.weights_name, "%s%s%s", again ? had : "",
+                   again ? ">" : "", kept);
 }
 
 /* The form that a prompt's recurrence takes: what was asked for, or what measures fastest. */
@@ -131,22 +138,37 @@ static enum sl_code choose_form(struct sl_model *m, const struct sl_model_option
     return SL_OK;
 }
 
-static struct sl_load new_load(const struct sl_model *m, const char *file,
-                               const struct sl_model_options *opt, struct sl_error *err)
+enum sl_code sl_model_declare(struct sl_model *m, struct sl_load *ret, const char *file,
+                              const struct sl_model_options *opt, struct sl_error *err)
 {
-    return (struct sl_load){.tensors = m->tensors,
-                            .name = m->tensors->name ? m->tensors->name : file,
-                            .weights = opt->weights,
-                            .err = err,
-                            .choices = m->mixer->choices};
+    *ret = (struct sl_load){
+        .tensors = m->tensors, .name = m->tensors->name ? m->tensors->name : file, .err = err};
+    enum sl_code rc = find_mixer(m, file, err);
+    if (rc == SL_OK)
+        rc = sl_converted_read(&m->converted, m->tensors, ret->name, err);
+    if (rc != SL_OK)
+        return rc;
+    ret->choices = m->mixer->choices;
+    ret->weights = opt->weights == SL_DTYPE_NONE ? m->converted.weights : opt->weights;
+    return load_layers(m, ret, opt);
+}
+
+void sl_model_declared(struct sl_model *m, struct sl_load *l)
+{
+    sl_free(l->state);
+    l->state = NULL;
+    sl_load_done(l);
+    sl_free(m->block_layers);
+    sl_free(m->mixer_layers);
+    m->block_layers = m->mixer_layers = NULL;
 }
 
 static enum sl_code load(struct sl_model *m, const char *file, const struct sl_model_options *opt,
                          struct sl_error *err)
 {
-    struct sl_load l = new_load(m, file, opt, err);
+    struct sl_load l;
     struct sl_loaded got;
-    enum sl_code rc = load_layers(m, &l, opt);
+    enum sl_code rc = sl_model_declare(m, &l, file, opt, err);
     if (rc != SL_OK)
         goto out;
     rc = sl_load_finish(&l, m->mixer->arch, &got);
@@ -174,20 +196,14 @@ enum sl_code sl_model_plan(struct sl_model_plan *ret, struct sl_tensors *tensors
 {
     const struct sl_model_options defaults = {0};
     struct sl_model m = {.tensors = tensors};
-    enum sl_code rc = find_mixer(&m, file, err);
-    if (rc != SL_OK)
-        return rc;
-    struct sl_load l = new_load(&m, file, &defaults, err);
-    rc = load_layers(&m, &l, &defaults);
+    struct sl_load l;
+    enum sl_code rc = sl_model_declare(&m, &l, file, &defaults, err);
     if (rc == SL_OK)
         *ret = (struct sl_model_plan){.title = m.mixer->title,
                                       .config = l.config,
                                       .state_bytes = l.state_bytes,
                                       .weight_bytes = l.arena_bytes};
-    sl_free(l.state);
-    sl_load_done(&l);
-    sl_free(m.block_layers);
-    sl_free(m.mixer_layers);
+    sl_model_declared(&m, &l);
     return rc;
 }
 
@@ -232,9 +248,6 @@ enum sl_code sl_model_open_tensors(struct sl_model **ret, struct sl_tensors *ten
         rc = SL_E_INVALID_VALUE;
         goto out;
     }
-    rc = find_mixer(m, file, err);
-    if (rc != SL_OK)
-        goto out;
     rc = load(m, file, opt, err);
     if (rc != SL_OK)
         goto out;

@@ -3,9 +3,11 @@
 #define SLATE_ENGINE_MODEL_PRIV_H
 
 #include "engine/block.h"
+#include "engine/converted.h"
 
 struct sl_model {
     struct sl_model_info info;
+    struct sl_converted converted; /* what its file says of itself, where it was converted */
     char *name;
     const struct sl_kernels *kernels;
     const struct sl_mixer *mixer;
@@ -43,6 +45,14 @@ SL_NODISCARD enum sl_code sl_model_open_memory(struct sl_model **ret, const void
                                                size_t n_bytes, const char *name,
                                                const struct sl_model_options *opt,
                                                struct sl_error *err);
+
+/* The first half of opening m->tensors: finds the rule, declares every layer. *ret is written in
+ * any case; sl_load_done() and the layers are the caller's. `file` as above. */
+SL_NODISCARD enum sl_code sl_model_declare(struct sl_model *m, struct sl_load *ret,
+                                           const char *file, const struct sl_model_options *opt,
+                                           struct sl_error *err);
+/* Frees what declaring took, where nothing follows. */
+void sl_model_declared(struct sl_model *m, struct sl_load *l);
 
 /* What a model would be, without packing it. */
 struct sl_model_plan {

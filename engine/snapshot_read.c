@@ -366,7 +366,7 @@ static enum sl_code compare(const struct sl_model *m, const struct sl_tokenizer 
     const char *type = sl_snapshot_text(t, "model.weights_type"),
                *numerics = sl_snapshot_text(t, "engine.numerics");
     sl_tokenizer_fingerprint(tok, loaded);
-    ret->other_weights_type = !type || strcmp(type, sl_dtype_name(sl_model_info(m)->weights)) != 0;
+    ret->other_weights_type = !type || strcmp(type, sl_model_info(m)->weights_name) != 0;
     ret->other_numerics = !numerics || strcmp(numerics, sl_numerics(m)) != 0;
     ret->other_tokenizer =
         !sl_snapshot_text(t, "tokenizer.fingerprint") || memcmp(given, loaded, sizeof given) != 0;

@@ -14,93 +14,10 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/formats/safetensors_text.h"
 #include "engine/snapshot_priv.h"
 
 /* --- the header --- */
-
-/* Text that grows up to the header's limit; the first failure sticks. */
-struct text {
-    char *p;
-    size_t n, cap;
-    enum sl_code code;
-};
-
-static void put(struct text *t, const char *s, size_t n)
-{
-    if (t->code == SL_OK && n > SL_SNAPSHOT_HEADER_MAX - t->n)
-        t->code = SL_E_SNAPSHOT_TOO_LARGE;
-    if (t->code != SL_OK)
-        return;
-    if (n > t->cap - t->n) {
-        size_t cap = t->cap ? t->cap : 16384;
-        while (n > cap - t->n)
-            cap *= 2;
-        char *p = sl_realloc(t->p, cap, 1);
-        if (!p) {
-            t->code = SL_E_NO_MEMORY;
-            return;
-        }
-        t->p = p;
-        t->cap = cap;
-    }
-    memcpy(t->p + t->n, s, n);
-    t->n += n;
-}
-
-static void put_text(struct text *t, const char *s)
-{
-    put(t, s, strlen(s));
-}
-
-static void put_quoted(struct text *t, const char *s)
-{
-    put(t, "\"", 1);
-    for (;;) {
-        size_t n = 0;
-        while ((unsigned char)s[n] >= 0x20 && s[n] != '"' && s[n] != '\\')
-            n++;
-        put(t, s, n);
-        s += n;
-        if (!*s)
-            break;
-        char e[8];
-        int len = *s == '"' || *s == '\\'
-                      ? snprintf(e, sizeof e, "\\%c", *s)
-                      : snprintf(e, sizeof e, "\\u%04x", (unsigned)(unsigned char)*s);
-        put(t, e, (size_t)len);
-        s++;
-    }
-    put(t, "\"", 1);
-}
-
-static void put_size(struct text *t, size_t v)
-{
-    char digits[20];
-    size_t i = sizeof digits;
-    do
-        digits[--i] = (char)('0' + v % 10);
-    while (v /= 10);
-    put(t, digits + i, sizeof digits - i);
-}
-
-static void put_entry(struct text *t, const struct sl_snapshot_entry *e)
-{
-    put_text(t, ",");
-    put_quoted(t, e->name);
-    put_text(t, ":{\"dtype\":\"");
-    put_text(t, sl_dtype_name(e->dtype));
-    put_text(t, "\",\"shape\":[");
-    for (unsigned i = 0; i < e->rank; i++) {
-        if (i)
-            put_text(t, ",");
-        put_size(t, e->shape[i]);
-    }
-    put_text(t, "],\"data_offsets\":[");
-    put_size(t, e->begin);
-    put_text(t, ",");
-    put_size(t, e->begin + e->bytes);
-    put_text(t, "]}");
-}
 
 enum { N_META = 17, SMALL_TEXT = 40 };
 
@@ -148,7 +65,7 @@ static void make_meta(struct made *k, const struct sl_model *m, const struct sl_
     add(k, "format_version", k->format_version);
     add(k, "model.arch", mi->arch);
     add(k, "model.fingerprint", k->fingerprint);
-    add(k, "model.weights_type", sl_dtype_name(mi->weights));
+    add(k, "model.weights_type", mi->weights_name);
     add(k, "engine.numerics", sl_numerics(m));
     add(k, "tokenizer.fingerprint", k->tokenizer);
     add(k, "session.id", info->session_id ? info->session_id : "");
@@ -168,25 +85,26 @@ static void make_meta(struct made *k, const struct sl_model *m, const struct sl_
 
 /* The header, padded so that the data begins at a multiple of 8. *ret_digest_at: where the 32
  * digits of the data's digest go, in t. */
-static void put_header(struct text *t, const struct made *k, const struct sl_snapshot_entry *e,
-                       size_t n_entries, size_t *ret_digest_at)
+static void put_header(struct sl_header_text *t, const struct made *k,
+                       const struct sl_snapshot_entry *e, size_t n_entries, size_t *ret_digest_at)
 {
     static const char zeros[] = "00000000000000000000000000000000";
-    put_text(t, "{\"__metadata__\":{");
+    sl_header_put_text(t, "{\"__metadata__\":{");
     for (size_t i = 0; i < k->n_meta; i++) {
-        put_quoted(t, k->meta[i].key);
-        put_text(t, ":");
-        put_quoted(t, k->meta[i].value);
-        put_text(t, ",");
+        sl_header_put_quoted(t, k->meta[i].key);
+        sl_header_put_text(t, ":");
+        sl_header_put_quoted(t, k->meta[i].value);
+        sl_header_put_text(t, ",");
     }
-    put_text(t, "\"payload.xxh3\":\"");
+    sl_header_put_text(t, "\"payload.xxh3\":\"");
     *ret_digest_at = t->n;
-    put_text(t, zeros);
-    put_text(t, "\"}");
+    sl_header_put_text(t, zeros);
+    sl_header_put_text(t, "\"}");
     for (size_t i = 0; i < n_entries; i++)
-        put_entry(t, &e[i]);
-    put_text(t, "}");
-    put(t, "        ", (8 - t->n % 8) % 8);
+        sl_header_put_tensor(t, e[i].name, e[i].dtype, e[i].rank, e[i].shape, e[i].begin,
+                             e[i].bytes);
+    sl_header_put_text(t, "}");
+    sl_header_pad(t);
 }
 
 /* --- the data --- */
@@ -281,11 +199,11 @@ static enum sl_code write_data(struct out *o, const struct sl_snapshot_entry *v,
 
 /* --- all of it --- */
 
-static enum sl_code fail_text(const struct text *t, struct sl_error *err)
+static enum sl_code fail_text(const struct sl_header_text *t, struct sl_error *err)
 {
     if (t->code == SL_E_NO_MEMORY)
         return sl_fail(err, t->code, "not enough memory for a snapshot");
-    return sl_fail(err, t->code,
+    return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
                    "the session's pending tokens and metadata take more than the %zu "
                    "bytes that a snapshot's header may have",
                    SL_SNAPSHOT_HEADER_MAX);
@@ -311,7 +229,7 @@ enum sl_code sl_snapshot_write(const struct sl_model *m, const struct sl_tokeniz
                                unsigned char **ret, size_t *ret_n, struct sl_error *err)
 {
     struct sl_snapshot_entry *plan = NULL;
-    struct text header = {.code = SL_OK};
+    struct sl_header_text header = {.max = SL_SNAPSHOT_HEADER_MAX};
     unsigned char *file = NULL;
     size_t n_plan, data_n, digest_at = 0;
     struct made k = {.n_meta = 0};

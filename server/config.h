@@ -55,7 +55,8 @@ enum {
     SL_CMD_GENERATE = 2,
     SL_CMD_INSPECT = 4,
     SL_CMD_BENCH = 8,
-    SL_CMD_PROBE = 16
+    SL_CMD_PROBE = 16,
+    SL_CMD_CONVERT = 32
 };
 
 struct sl_args { /* what parsing found besides options */

@@ -12,6 +12,7 @@ static const struct {
     {"serve", sl_cli_serve, "answer HTTP requests"},
     {"generate", sl_cli_generate, "continue a text in the terminal"},
     {"inspect", sl_cli_inspect, "say what a model file holds"},
+    {"convert", sl_cli_convert, "make one file of a model, its settings and its tokenizer"},
     {"sessions", sl_cli_sessions, "check or repair a store that no server uses"},
     {"probe", sl_cli_probe, "measure how good a memory is"},
     {"bench", sl_cli_bench, "measure what things cost on this machine"},

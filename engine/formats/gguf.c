@@ -233,6 +233,14 @@ struct sl_gguf_text sl_gguf_next(const unsigned char **at)
     return t;
 }
 
+const unsigned char *sl_gguf_end(const struct sl_gguf_key *k)
+{
+    const unsigned char *at = k->at;
+    for (size_t i = 0; k->type == SL_GGUF_STRING && i < k->n; i++)
+        (void)sl_gguf_next(&at);
+    return at + k->n * value_types[k->type].bytes;
+}
+
 bool sl_gguf_text(const struct sl_gguf_key *k, struct sl_gguf_text *ret)
 {
     if (k->type != SL_GGUF_STRING || k->array)

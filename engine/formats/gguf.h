@@ -95,6 +95,9 @@ bool sl_gguf_number(const struct sl_gguf_key *k, size_t i, double *ret);
 /* A single string; false where it is none. */
 bool sl_gguf_text(const struct sl_gguf_key *k, struct sl_gguf_text *ret);
 
+/* Where its values end in the file. */
+const unsigned char *sl_gguf_end(const struct sl_gguf_key *k);
+
 /* The strings of an array in their order: *at is k->at first, and moves on. */
 struct sl_gguf_text sl_gguf_next(const unsigned char **at);
 

@@ -96,13 +96,19 @@ static enum sl_code no_memory(const struct reading *r)
     return sl_fail(r->err, SL_E_NO_MEMORY, "%.160s: not enough memory to read it", r->pub.name);
 }
 
+static const char *copy_bytes(struct reading *r, const char *s, size_t n)
+{
+    char *p = sl_arena_alloc(&r->strings, n + 1);
+    if (!p)
+        return NULL;
+    memcpy(p, s, n);
+    p[n] = '\0';
+    return p;
+}
+
 static const char *copy(struct reading *r, const char *s)
 {
-    size_t n = strlen(s) + 1;
-    char *p = sl_arena_alloc(&r->strings, n);
-    if (p)
-        memcpy(p, s, n);
-    return p;
+    return copy_bytes(r, s, strlen(s));
 }
 
 static struct sl_setting *add(struct reading *r)
@@ -274,7 +280,9 @@ enum sl_code sl_settings_read(struct sl_settings **ret, const char *text, size_t
     if (!c)
         c = sort(r);
     r->pub.name = copy(r, name);
-    if (!c && !r->pub.name)
+    r->pub.text = copy_bytes(r, text, n);
+    r->pub.n_text = n;
+    if (!c && (!r->pub.name || !r->pub.text))
         c = sl_fail(err, SL_E_NO_MEMORY, "%.160s: not enough memory to read it", name);
     json_decref(root);
     if (c)

@@ -38,6 +38,8 @@ struct sl_settings {
     const char *name;     /* of the file, for messages: "retnet/config.json" */
     struct sl_setting *v; /* sorted by key */
     size_t n;
+    const char *text; /* the JSON that was read, n_text bytes and a NUL */
+    size_t n_text;
     void *priv;
 };
 

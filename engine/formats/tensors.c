@@ -15,7 +15,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +29,6 @@
 #include "engine/formats/hf_dir.h"
 #include "engine/formats/magic.h"
 #include "engine/formats/reader.h"
-#include "engine/kernels/kernels.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are used in the file's order");
 
@@ -38,6 +36,8 @@ struct opened { /* what sl_tensors.priv points to; it contains the sl_tensors it
     struct sl_tensors pub;
     void *map; /* NULL when the bytes are the caller's */
     size_t map_n;
+    dev_t device; /* of the file that is mapped */
+    ino_t inode;
     struct sl_arena strings;
     struct sl_settings *settings;
     struct sl_tensors **parts; /* whose tensors these are too: sl_tensors_join() */
@@ -237,6 +237,19 @@ static enum sl_code sort(struct sl_reader *r)
     return SL_OK;
 }
 
+/* A converted file brings its config.json. */
+static enum sl_code read_own_settings(struct opened *o, const char *path, struct sl_error *err)
+{
+    const char *text = sl_tensors_meta(&o->pub, SL_TENSORS_CONFIG), *file = strrchr(path, '/');
+    char name[SL_HF_NAME_BYTES];
+    if (!text || !sl_tensors_meta(&o->pub, SL_TENSORS_CONVERTED))
+        return SL_OK;
+    (void)snprintf(name, sizeof name, "%.80s: %s", file ? file + 1 : path, SL_TENSORS_CONFIG);
+    enum sl_code c = sl_settings_read(&o->settings, text, strlen(text), name, err);
+    o->pub.settings = o->settings;
+    return c;
+}
+
 static struct opened *new_opened(size_t n_bytes)
 {
     struct opened *o = sl_calloc(1, sizeof *o);
@@ -258,7 +271,7 @@ static enum sl_code read_bytes(struct opened *o, const unsigned char *data, size
         c = read(&r);
     if (!c)
         c = sort(&r);
-    return c;
+    return c ? c : read_own_settings(o, name, err);
 }
 
 enum sl_code sl_tensors_open_memory(struct sl_tensors **ret, const void *data, size_t n_bytes,
@@ -311,13 +324,15 @@ static enum sl_code map_file(struct opened *o, int fd, const char *path, struct 
         return system_error(err, path, "mapped");
     o->map = p;
     o->map_n = (size_t)st.st_size;
+    o->device = st.st_dev;
+    o->inode = st.st_ino;
     return SL_OK;
 }
 
 void sl_tensors_settle(struct sl_tensors *t, struct sl_settings *settings, const char *name)
 {
     struct opened *o = opened_of(t);
-    assert(!o->settings);
+    sl_settings_close(o->settings); /* the folder's are said of its files, too */
     o->settings = settings;
     (void)snprintf(o->name, sizeof o->name, "%s", name);
     t->settings = settings;
@@ -443,111 +458,20 @@ void sl_tensors_close(struct sl_tensors *t)
     sl_free(o);
 }
 
-/* --- tensors ---------------------------------------------------------------------------------- */
-
-const struct sl_tensor *sl_tensors_find(const struct sl_tensors *t, const char *name)
+const void *sl_tensors_file(const struct sl_tensors *t, size_t *ret_n)
 {
-    size_t lo = 0, hi = t->n;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        int cmp = strcmp(name, t->v[mid].name);
-        if (cmp == 0)
-            return &t->v[mid];
-        if (cmp < 0)
-            hi = mid;
-        else
-            lo = mid + 1;
-    }
-    return NULL;
+    const struct opened *o = opened_of(t);
+    *ret_n = o->map_n;
+    return o->map;
 }
 
-/* One line along the last axis; the size is a constant in each branch, so that the copies become
- * loads and stores. The data may be unaligned, hence memcpy and not a cast. */
-static void copy_line(unsigned char *dst, const unsigned char *src, size_t n, ptrdiff_t step,
-                      size_t size)
+bool sl_tensors_are_of(const struct sl_tensors *t, uint64_t device, uint64_t inode)
 {
-#define LINE(s)                                                                                    \
-    case s:                                                                                        \
-        for (size_t i = 0; i < n; i++)                                                             \
-            memcpy(dst + i * (s), src + (ptrdiff_t)i * step * (s), (s));                           \
-        break;
-    switch (size) {
-        LINE(1)
-        LINE(2)
-        LINE(4)
-        LINE(8)
-    default:
-        assert(false && "a size that no dtype has");
-    }
-#undef LINE
-}
-
-const char *sl_tensor_type(const struct sl_tensor *t)
-{
-    return t->block ? sl_block_name(t->block) : sl_dtype_name(t->dtype);
-}
-
-size_t sl_tensor_bytes(const struct sl_tensor *t)
-{
-    return t->block ? t->n_elements / sl_block_weights(t->block) * sl_block_bytes(t->block)
-                    : t->n_elements * sl_dtype_size(t->dtype);
-}
-
-const unsigned char *sl_tensor_at(const struct sl_tensor *t, ptrdiff_t at)
-{
-    ptrdiff_t weights = (ptrdiff_t)sl_block_weights(t->block);
-    assert(at % weights == 0);
-    return t->data + at / weights *
-                         (ptrdiff_t)(t->block ? sl_block_bytes(t->block) : sl_dtype_size(t->dtype));
-}
-
-void sl_tensor_values(const struct sl_tensor *t, ptrdiff_t at, size_t n, float *y)
-{
-    if (t->block)
-        sl_block_dequantise_row(y, sl_tensor_at(t, at), t->block, n);
-    else
-        sl_widen(y, sl_tensor_at(t, at), t->dtype, n);
-    for (size_t i = 0; t->exponent && i < n; i++)
-        y[i] = ldexpf(y[i], t->exponent);
-}
-
-bool sl_tensor_turned(const struct sl_tensor *t)
-{
-    unsigned axis[2] = {0}, n = 0;
-    for (unsigned i = 0; i < t->rank; i++)
-        if (t->shape[i] != 1) {
-            axis[n < 2 ? n : 1] = i;
-            n++;
-        }
-    return n == 2 && t->stride[axis[0]] == 1 && t->stride[axis[1]] == (ptrdiff_t)t->shape[axis[0]];
-}
-
-void sl_tensor_copy(const struct sl_tensor *t, void *dst)
-{
-    if (t->n_elements == 0)
-        return;
-    if (t->contiguous) {
-        memcpy(dst, t->data, sl_tensor_bytes(t));
-        return;
-    }
-    assert(t->rank > 0 && !t->block);
-    size_t size = sl_dtype_size(t->dtype);
-    unsigned last = t->rank - 1;
-    size_t index[SL_TENSOR_RANK_MAX] = {0};
-    unsigned char *d = dst;
-    size_t n_lines = t->n_elements / t->shape[last];
-    for (size_t line = 0; line < n_lines; line++) {
-        ptrdiff_t at = 0;
-        for (unsigned i = 0; i < last; i++)
-            at += (ptrdiff_t)index[i] * t->stride[i];
-        copy_line(d, t->data + at * (ptrdiff_t)size, t->shape[last], t->stride[last], size);
-        d += t->shape[last] * size;
-        for (unsigned i = last; i-- > 0;) {
-            if (++index[i] < t->shape[i])
-                break;
-            index[i] = 0;
-        }
-    }
+    const struct opened *o = opened_of(t);
+    for (size_t i = 0; i < o->n_parts; i++)
+        if (sl_tensors_are_of(o->parts[i], device, inode))
+            return true;
+    return o->map && o->device == device && o->inode == inode;
 }
 
 void sl_tensors_forget(const struct sl_tensors *ts, const void *data, size_t n)

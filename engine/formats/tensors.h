@@ -62,8 +62,8 @@ struct sl_tensors {
     size_t file_bytes;
     const char *name;                   /* of the file, where it lies in a directory that was
                                            opened: "retnet/model.safetensors"; else NULL */
-    const struct sl_settings *settings; /* what else the directory (or a GGUF file) says of the
-                                           model, or NULL */
+    const struct sl_settings *settings; /* what else the directory (or a GGUF or converted file)
+                                           says of the model, or NULL */
     const struct sl_vocabulary
         *vocabulary;      /* vocabulary.h; NULL: the file says nothing of tokens */
     const char *refused;  /* why no model can be made of it, where the reader knows
@@ -97,6 +97,20 @@ SL_NODISCARD enum sl_code sl_tensors_join(struct sl_tensors **ret, struct sl_ten
 void sl_tensors_settle(struct sl_tensors *t, struct sl_settings *settings, const char *name);
 
 const struct sl_tensor *sl_tensors_find(const struct sl_tensors *t, const char *name);
+
+/* The value of a string that the file says of itself, or NULL. */
+const char *sl_tensors_meta(const struct sl_tensors *t, const char *key);
+
+/* Whether that file on disk, as stat() tells it, is what the tensors were read from, or a part. */
+bool sl_tensors_are_of(const struct sl_tensors *t, uint64_t device, uint64_t inode);
+
+/* The bytes of the file that is mapped; NULL where there is none, or are several. */
+const void *sl_tensors_file(const struct sl_tensors *t, size_t *ret_n);
+
+/* A converted file (engine/converted.h) keeps the text of its config.json under this key; it is
+ * read as the settings of its tensors. */
+#define SL_TENSORS_CONFIG "slate.config"
+#define SL_TENSORS_CONVERTED "slate.model"
 
 /* Copies all elements, row-major and densely packed, in the tensor's own type; exponents are left
  * aside. Blocks only where the tensor is contiguous. */

@@ -182,31 +182,45 @@ static enum sl_code open_file(struct sl_tokenizer **ret, const char *path, struc
     return c;
 }
 
-static enum sl_code open_directory(struct sl_tokenizer **ret, const char *folder,
-                                   struct sl_error *err)
+/* The file that a path leads to: itself, or what lies in it where it is a directory. */
+static enum sl_code find_file(char ret[PATH_BYTES], const char *spec, struct sl_error *err)
 {
-    char path[PATH_BYTES];
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        int n = snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        if (n < 0 || (size_t)n >= sizeof path)
+    struct stat st;
+    bool folder = stat(spec, &st) == 0 && S_ISDIR(st.st_mode);
+    for (size_t i = 0; i < (folder ? sizeof files / sizeof *files : 1); i++) {
+        int n =
+            snprintf(ret, PATH_BYTES, "%s%s%s", spec, folder ? "/" : "", folder ? files[i] : "");
+        if (n < 0 || n >= PATH_BYTES)
             return sl_fail(err, SL_E_TOO_LARGE, "%.160s…: a path of at most %d bytes is possible",
-                           folder, PATH_BYTES - 1);
-        if (access(path, F_OK) == 0)
-            return open_file(ret, path, err);
+                           spec, PATH_BYTES - 1);
+        if (!folder || access(ret, F_OK) == 0)
+            return SL_OK;
     }
     return sl_fail(err, SL_E_FILE_NOT_FOUND, "the directory \"%.300s\" holds neither %s nor %s",
-                   folder, files[0], files[1]);
+                   spec, files[0], files[1]);
 }
 
 enum sl_code sl_tokenizer_open(struct sl_tokenizer **ret, const char *spec, struct sl_error *err)
 {
     const struct sl_tokenizer_kind *kind = kind_named(spec);
-    struct stat st;
+    char path[PATH_BYTES];
     if (kind)
         return open_kind(ret, kind, NULL, 0, spec, err);
-    if (stat(spec, &st) == 0 && S_ISDIR(st.st_mode))
-        return open_directory(ret, spec, err);
-    return open_file(ret, spec, err);
+    enum sl_code c = find_file(path, spec, err);
+    return c ? c : open_file(ret, path, err);
+}
+
+enum sl_code sl_tokenizer_read(const char *spec, unsigned char **ret, size_t *ret_n,
+                               struct sl_error *err)
+{
+    char path[PATH_BYTES];
+    if (kind_named(spec)) {
+        *ret = NULL;
+        *ret_n = 0;
+        return SL_OK;
+    }
+    enum sl_code c = find_file(path, spec, err);
+    return c ? c : read_file(path, ret, ret_n, err);
 }
 
 enum sl_code sl_tokenizer_open_memory(struct sl_tokenizer **ret, const void *data, size_t n_bytes,

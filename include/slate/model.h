@@ -35,14 +35,16 @@ struct sl_model_info {
     size_t head_size;
     size_t d_ffn;
     size_t vocab_size;
-    size_t max_tokens;             /* that a session can have consumed: the length of the model's
-                                      position tables; 0: there is no end */
-    enum sl_dtype weights;         /* as they are kept */
-    uint64_t n_params;             /* elements of the file's tensors that the model uses */
-    size_t n_unused;               /* tensors of the file that it does not use */
-    size_t state_bytes;            /* one session's state: a slot of the slab */
-    size_t weight_bytes;           /* of the packed matrices and what else was copied */
-    unsigned char fingerprint[16]; /* XXH3-128 over the source's config and weights */
+    size_t max_tokens;     /* that a session can have consumed: the length of the model's
+                              position tables; 0: there is no end */
+    enum sl_dtype weights; /* as they are kept */
+    char weights_name[24]; /* that; "BF16>F32" where a conversion had narrowed them before */
+    uint64_t n_params;     /* elements of the file's tensors that the model uses */
+    size_t n_unused;       /* tensors of the file that it does not use */
+    size_t state_bytes;    /* one session's state: a slot of the slab */
+    size_t weight_bytes;   /* of the packed matrices and what else was copied */
+    unsigned char fingerprint[16]; /* XXH3-128 over the source's config and weights; of a file that
+                                      was converted, and not changed since, its source's */
 };
 
 /* Reads, checks and packs a model. The caller closes *ret, after every engine that uses it.
@@ -56,14 +58,15 @@ void sl_model_close(struct sl_model *m); /* NULL is fine */
 
 const struct sl_model_info *sl_model_info(const struct sl_model *m); /* lives as long as m */
 
-/* The tokenizer that the model's own file holds (GGUF), which the caller closes; *ret NULL where it
+/* The tokenizer that the model's own file holds (GGUF, or converted), which the caller closes; *ret NULL where it
  * holds none. Errors: FILE_CORRUPT, FILE_UNSUPPORTED (names the kind, or what of it is not known
  * here), TOO_LARGE, NO_MEMORY. */
 struct sl_tokenizer;
 SL_NODISCARD enum sl_code sl_model_tokenizer(struct sl_tokenizer **ret, const struct sl_model *m,
                                              struct sl_error *err);
 
-/* The chat template (Jinja) that its file holds, as long as m; NULL: none. */
+/* The chat template that its file holds, a text in Jinja's language, or, of a converted file, a name
+ * of proto/chat.h; as long as m; NULL: none. */
 const char *sl_model_chat_template(const struct sl_model *m);
 
 #endif

@@ -48,7 +48,7 @@ struct sl_snapshot_info {
     bool other_numerics;
     bool other_tokenizer; /* the ids may mean other texts */
     bool edited;          /* one of the two digests was absent */
-    char weights_type[16];
+    char weights_type[24];
     char numerics[64];
     char *text; /* owns the strings; sl_free() it */
 };

@@ -39,6 +39,11 @@ SL_NODISCARD enum sl_code sl_tokenizer_open_memory(struct sl_tokenizer **ret, co
                                                    size_t n_bytes, const char *name,
                                                    struct sl_error *err);
 
+/* The bytes of the file that a spec names, for whoever keeps them: sl_free() *ret. NULL and 0 of
+ * "bytes". Errors: FILE_NOT_FOUND, IO, TOO_LARGE, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_tokenizer_read(const char *spec, unsigned char **ret, size_t *ret_n,
+                                            struct sl_error *err);
+
 void sl_tokenizer_close(struct sl_tokenizer *t); /* NULL is fine */
 
 /* "rwkv_world", "bytes" or "bpe". */

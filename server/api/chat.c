@@ -31,6 +31,8 @@ enum sl_code sl_app_choose_chat(struct sl_app *app, const char *jinja, size_t n,
         app->chat = sl_chat_template_find(name);
     else if (embedded)
         app->chat = sl_chat_template_find("rwkv-brief");
+    else if (jinja && (app->chat = sl_chat_template_find(jinja)))
+        ; /* a converted file may have the name of one */
     else if (jinja)
         c = sl_chat_template_recognise(&app->chat, jinja, n, err);
     else if (strcmp(sl_tokenizer_kind(app->tokenizer), "bpe") != 0)

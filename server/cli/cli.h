@@ -15,6 +15,7 @@ enum {
 int sl_cli_serve(int argc, char **argv);
 int sl_cli_generate(int argc, char **argv);
 int sl_cli_inspect(int argc, char **argv);
+int sl_cli_convert(int argc, char **argv);
 int sl_cli_bench(int argc, char **argv);
 int sl_cli_probe(int argc, char **argv);
 int sl_cli_sessions(int argc, char **argv);

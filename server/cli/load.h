@@ -26,4 +26,27 @@ SL_NODISCARD enum sl_code sl_cli_load(struct sl_loaded *ret, const struct sl_con
                                       struct sl_error *err);
 void sl_cli_load_done(struct sl_loaded *l); /* all zero is fine */
 
+/* Of that: the tokenizer that was named, or lies in the model's directory, with what lies beside
+ * it: l->tokenizer and l->chat_template, which were NULL. *ret_spec: where it was found, of the two
+ * texts one, or NULL: nowhere. */
+SL_NODISCARD enum sl_code sl_cli_tokenizer(struct sl_loaded *l, const char *model,
+                                           const char *tokenizer, const char **ret_spec,
+                                           struct sl_error *err);
+
+/* "eos", "none" (-1) or a token's id, of a model of that many. Errors: USAGE. */
+SL_NODISCARD enum sl_code sl_cli_begin_token(const char *s, const struct sl_tokenizer *t,
+                                             size_t vocab_size, int64_t *ret, struct sl_error *err);
+
+/* "f32", …, of the option that is named; NULL: none. quantised: q8 and q4 are allowed. Errors:
+ * USAGE.
+ */
+SL_NODISCARD enum sl_code sl_cli_weights(const char *option, const char *name, bool quantised,
+                                         enum sl_dtype *ret, struct sl_error *err);
+
+/* A name of proto/chat.h, or NULL, told before a model is loaded. Errors: USAGE. */
+SL_NODISCARD enum sl_code sl_cli_chat_template(const char *name, struct sl_error *err);
+
+/* What a model of so many tokens is to be given where nothing says which. USAGE. */
+enum sl_code sl_cli_no_tokenizer(size_t vocab_size, struct sl_error *err);
+
 #endif

@@ -89,20 +89,6 @@ static enum sl_code count_sessions(const struct sl_config *c, size_t state_bytes
 
 /* --- loading ---------------------------------------------------------------------------------- */
 
-/* A name that is wrong is told before the model is loaded. */
-static enum sl_code check_template(const struct serving *s, struct sl_error *err)
-{
-    const char *name = s->config.chat_template;
-    char all[160] = "";
-    size_t n = 0;
-    if (!name || sl_chat_template_find(name))
-        return SL_OK;
-    for (size_t i = 0; i < sl_n_chat_templates && n < sizeof all; i++)
-        n += (size_t)snprintf(all + n, sizeof all - n, "%s%s", i ? ", " : "",
-                              sl_chat_templates[i].name);
-    return sl_fail(err, SL_E_USAGE, "--chat-template %s: allowed are %s", name, all);
-}
-
 /* Tokens that a quarter of a second reads: what a load may cost at most. */
 static enum sl_code measure_replay(const struct sl_model *m, size_t n_threads, uint64_t *ret,
                                    struct sl_error *err)
@@ -199,7 +185,7 @@ static void tell(const struct serving *s)
                SL_LS("option", "--chat-template"));
     sl_log(SL_LOG_INFO, "model loaded", SL_LS("model", s->app.model_names[0]),
            SL_LS("arch", i->arch), SL_LI("parameters", i->n_params),
-           SL_LS("weights", sl_dtype_name(i->weights)), SL_LS("kernels", i->kernels),
+           SL_LS("weights", i->weights_name), SL_LS("kernels", i->kernels),
            SL_LS("prefill", i->prefill_mode),
            SL_LS("tokenizer", sl_tokenizer_kind(s->app.tokenizer)),
            SL_LS("chat_template", s->app.chat ? s->app.chat->name : "none"),
@@ -405,7 +391,7 @@ static int run(struct serving *s)
 {
     struct sl_server *server = NULL;
     struct sl_error err;
-    enum sl_code c = check_template(s, &err);
+    enum sl_code c = sl_cli_chat_template(s->config.chat_template, &err);
     if (!c)
         c = sl_server_open(&server, &s->config, &err);
     if (c)

@@ -1,0 +1,126 @@
+/* convert_file.c: see convert_file.h.
+ *
+ * The temporary name has the process's number, so that two conversions to one name do not write
+ * into each other's file; the one that ends last stays. After a kill it remains, and says by its
+ * name what it is: ".NAME.PID.part". */
+#include "server/cli/convert_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FOLDER_BYTES = 3800, NAME_MAX_BYTES = 255, PATH_BYTES = FOLDER_BYTES + 280 };
+
+struct output {
+    const struct sl_store_io *io;
+    struct sl_where where; /* for messages */
+    char folder[FOLDER_BYTES], name[NAME_MAX_BYTES + 1], part[NAME_MAX_BYTES + 1];
+    char part_path[PATH_BYTES];
+    int dir, fd; /* -1: not open */
+    uint64_t at;
+};
+
+static enum sl_code bad_path(const char *path, const char *what, struct sl_error *err)
+{
+    return sl_fail(err, SL_E_INVALID_VALUE, "%.300s: %s", path, what);
+}
+
+/* "models/x.safetensors" -> "models" and "x.safetensors" */
+static enum sl_code split(struct output *o, const char *path, struct sl_error *err)
+{
+    static const char extension[] = ".safetensors";
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n = strlen(name), k = sizeof extension - 1;
+    int len = slash == path ? snprintf(o->folder, FOLDER_BYTES, "/")
+              : slash       ? snprintf(o->folder, FOLDER_BYTES, "%.*s", (int)(slash - path), path)
+                            : snprintf(o->folder, FOLDER_BYTES, ".");
+    if (n <= k || strcmp(name + n - k, extension) != 0)
+        return bad_path(path, "must end in .safetensors, which is what is written", err);
+    if (len < 0 || len >= FOLDER_BYTES || n > NAME_MAX_BYTES - 24)
+        return bad_path(path, "the path is too long", err);
+    (void)snprintf(o->name, sizeof o->name, "%s", name);
+    (void)snprintf(o->part, sizeof o->part, ".%.*s.%ld.part", (int)n, name, (long)getpid());
+    (void)snprintf(o->part_path, sizeof o->part_path, "%s/%s", o->folder, o->part);
+    return SL_OK;
+}
+
+static enum sl_code check_target(const struct sl_conversion *c, const char *path, bool force,
+                                 struct sl_error *err)
+{
+    struct stat st, itself;
+    if (lstat(path, &itself) != 0)
+        return SL_OK; /* it is not there, or opening its folder says what is wrong */
+    if (stat(path, &st) == 0 && sl_conversion_reads(c, st.st_dev, st.st_ino))
+        return bad_path(path, "is what is to be converted; give another name", err);
+    if (S_ISDIR(itself.st_mode))
+        return bad_path(path, "is a folder", err);
+    return force ? SL_OK : bad_path(path, "is there already; --force replaces it", err);
+}
+
+static enum sl_code take(void *arg, const void *data, size_t n, struct sl_error *err)
+{
+    struct output *o = arg;
+    int e = sl_io_write(o->io, o->fd, data, n, o->at);
+    o->at += n;
+    return e ? sl_io_fail(err, "write to", o->where, e) : SL_OK;
+}
+
+static enum sl_code seal(struct output *o, struct sl_conversion *c, struct sl_error *err)
+{
+    struct sl_conversion_mark marks[SL_CONVERSION_MARKS];
+    enum sl_code rc = sl_conversion_seal(c, o->part_path, marks, err);
+    for (size_t i = 0; i < SL_CONVERSION_MARKS && rc == SL_OK; i++) {
+        int e = sl_io_write(o->io, o->fd, marks[i].text, marks[i].n, marks[i].at);
+        if (e)
+            rc = sl_io_fail(err, "write to", o->where, e);
+    }
+    if (rc != SL_OK)
+        return rc;
+    int e = sl_io_fsync(o->io, o->fd);
+    return e ? sl_io_fail(err, "fsync of", o->where, e) : SL_OK;
+}
+
+static enum sl_code write_part(struct output *o, struct sl_conversion *c, struct sl_error *err)
+{
+    o->fd =
+        o->io->open(o->dir, o->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (o->fd < 0)
+        return sl_io_fail(err, "open of", o->where, errno);
+    enum sl_code rc = sl_conversion_write(c, take, o, err);
+    if (rc == SL_OK)
+        rc = seal(o, c, err);
+    if (o->io->close(o->fd) < 0 && rc == SL_OK)
+        rc = sl_io_fail(err, "close of", o->where, errno);
+    return rc;
+}
+
+enum sl_code sl_convert_file(struct sl_conversion *c, const char *path, bool force,
+                             const struct sl_store_io *io, struct sl_error *err)
+{
+    struct output o = {.io = io, .dir = -1, .fd = -1};
+    enum sl_code rc = split(&o, path, err);
+    if (rc == SL_OK)
+        rc = check_target(c, path, force, err);
+    if (rc != SL_OK)
+        return rc;
+    o.where = (struct sl_where){o.folder, o.name};
+    o.dir = sl_io_open_root(io, o.folder);
+    if (o.dir < 0)
+        return sl_io_fail(err, "open of", (struct sl_where){o.folder, NULL}, errno);
+    rc = write_part(&o, c, err);
+    if (rc == SL_OK && io->rename(o.dir, o.part, o.name) != 0)
+        rc = sl_io_fail(err, "rename of", o.where, errno);
+    if (rc == SL_OK) {
+        /* The file is whole and in its place; whether a power cut would undo that is what is left
+         * to be told. */
+        int e = sl_io_fsync(io, o.dir);
+        if (e)
+            rc = sl_io_fail(err, "fsync of the folder of", o.where, e);
+    } else if (o.fd >= 0) {
+        (void)io->unlink(o.dir, o.part);
+    }
+    io->close(o.dir);
+    return rc;
+}

@@ -1,0 +1,26 @@
+/* conversion.h: for tests: a model is converted, and compared with what it was made from. */
+#ifndef SLATE_TESTS_CONVERSION_H
+#define SLATE_TESTS_CONVERSION_H
+
+#include "server/cli/convert_file.h"
+
+/* in -> out, replacing it. extras may be NULL. */
+enum sl_code conversion(const char *in, const char *out, enum sl_dtype type, const char *rule,
+                        const struct sl_conversion_extras *extras, const struct sl_store_io *io,
+                        struct sl_error *err);
+/* The same; fails the test when that fails. */
+void conversion_must(const char *in, const char *out, enum sl_dtype type, const char *rule);
+
+/* Fails the test unless both models compute the same bits over some tokens, have one fingerprint,
+ * and a snapshot taken with one restores into the other, and is said to be of the same weights'
+ * type. */
+void conversion_same(const struct sl_model *a, const struct sl_model *b);
+
+/* Opens; fails the test when that fails. */
+struct sl_model *conversion_open(const char *path, enum sl_dtype weights, const char *rule);
+
+/* A snapshot of `from`, after some tokens, read into `to`. */
+enum sl_code conversion_restore(const struct sl_model *from, const struct sl_model *to,
+                                bool *ret_other_weights, struct sl_error *err);
+
+#endif
