@@ -153,6 +153,8 @@ enum sl_code sl_hf_dir_text(char **ret, size_t *ret_n, const char *folder, const
         *ret = NULL;
         c = sl_fail(err, SL_E_TOO_LARGE, "%.300s: has more than %zu bytes", path, max);
     }
+    if (!c)
+        (*ret)[*ret_n] = '\0'; /* read_text() had room for one more */
     return c;
 }
 

@@ -19,7 +19,8 @@ SL_NODISCARD enum sl_code sl_hf_dir_open(struct sl_tensors **ret, struct sl_sett
 SL_NODISCARD enum sl_code sl_hf_dir_settings(struct sl_settings **ret, const char *folder,
                                              const char *file, struct sl_error *err);
 
-/* The same of any text, of at most `max` bytes (else TOO_LARGE); the caller frees. */
+/* The same of any text, of at most `max` bytes (else TOO_LARGE), with a NUL behind it; the caller
+ * frees. */
 SL_NODISCARD enum sl_code sl_hf_dir_text(char **ret, size_t *ret_n, const char *folder,
                                          const char *file, size_t max, struct sl_error *err);
 
