@@ -29,7 +29,8 @@ static const struct sl_option options[] = {
      "How matrices are kept in memory. q8 and q4: integers of 8 and 4 bits with a scale for every "
      "32 "
      "of them, for a half and a quarter of the memory and the faster steps that go with it; small "
-     "matrices stay as they are. Without it as the file has them.",
+     "matrices stay as they are. Without it as the file has them, and quantised blocks of a .gguf "
+     "file as f32.",
      ALL},
     {"kernels", SL_OPTION_STRING, AT(kernels), NULL, 0, 0, NULL, "NAME",
      "Which arithmetic kernels run: ref, avx2, avx512, avx512vnni, neon. Without it the fastest "

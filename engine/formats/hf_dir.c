@@ -50,8 +50,9 @@ static enum sl_code find_weights(char ret[PATH_BYTES], const struct weights **re
     }
     return sl_fail(
         err, SL_E_FILE_UNSUPPORTED,
-        "%.200s: is a directory without model.safetensors; a .safetensors or .pth file is "
-        "needed, or a directory with config.json and model.safetensors, pytorch_model.bin, or the "
+        "%.200s: is a directory without model.safetensors; a .safetensors, .pth or .gguf "
+        "file is needed, or a directory with config.json and model.safetensors, pytorch_model.bin, "
+        "or the "
         "index of several such files",
         folder);
 }

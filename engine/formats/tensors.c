@@ -347,7 +347,7 @@ static enum sl_code open_folder(struct sl_tensors **ret, const char *path, struc
     enum sl_code c = sl_hf_dir_open(&t, &settings, name, path, err);
     if (c)
         return c;
-    if (t->settings) {
+    if (t->settings || t->refused) {
         c = sl_fail(
             err, SL_E_FILE_UNSUPPORTED,
             "%.300s: its weights are a %s file, which says itself what its config.json says "
@@ -407,6 +407,11 @@ enum sl_code sl_tensors_join(struct sl_tensors **ret, struct sl_tensors *const *
     size_t all = count_all(parts, n);
     if (all > SL_TENSORS_MAX)
         return sl_fail(err, SL_E_TOO_LARGE, "%.160s: more than %zu tensors", name, SL_TENSORS_MAX);
+    for (size_t i = 0; i < n; i++)
+        if (parts[i]->settings || parts[i]->refused)
+            return sl_fail(err, SL_E_FILE_UNSUPPORTED,
+                           "%.160s: one of its parts is a %s file, which is a model by itself",
+                           name, parts[i]->container);
     struct opened *o = new_opened(0);
     if (o) {
         o->pub.v = sl_calloc(all + 1, sizeof *o->pub.v);

@@ -88,7 +88,8 @@ void sl_tensors_close(struct sl_tensors *t); /* NULL is fine */
 
 /* n lists as one, which owns them from then on (the array stays the caller's); metadata and
  * container are the first one's. `name` is for messages. Errors: NO_MEMORY, TOO_LARGE, FILE_CORRUPT
- * (two have a tensor of one name); then nothing was taken. */
+ * (two have a tensor of one name), FILE_UNSUPPORTED (one says what model it is); then nothing was
+ * taken. */
 SL_NODISCARD enum sl_code sl_tensors_join(struct sl_tensors **ret, struct sl_tensors *const *parts,
                                           size_t n, const char *name, struct sl_error *err);
 

@@ -355,6 +355,48 @@ static void test_what_the_loader_finds(void **state)
     }
 }
 
+/* --- where another container belongs -----------------------------------------------------------
+ */
+
+static void write_beside(const char *path, const char *file, const char *text)
+{
+    char other[192];
+    (void)snprintf(other, sizeof other, "%.*s/%s", (int)(strrchr(path, '/') - path), path, file);
+    FILE *f = fopen(other, "wb");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* In a directory, whose config.json and the file would both say what the model is. */
+static void test_in_a_directory(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"model.safetensors", "part.safetensors"};
+    for (size_t i = 0; i < 2; i++) {
+        struct gguf_maker g = {0};
+        struct bytes b = {0};
+        char path[128], folder[128], cleanup[192];
+        struct sl_tensors *t = NULL;
+        struct sl_error err = {0};
+        gguf_tensor(&g, "w", GGML_F32, 1, (size_t[]){1}, "\0\0\0", 4);
+        gguf_end(&g, &b);
+        write_temp(path, files[i], b.p, b.n);
+        write_beside(path, "config.json", "{}");
+        write_beside(path, "model.safetensors.index.json",
+                     "{\"weight_map\":{\"w\":\"part.safetensors\"}}");
+        (void)snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+        assert_int_equal(sl_tensors_open(&t, folder, &err), SL_E_FILE_UNSUPPORTED);
+        assert_non_null(strstr(err.message, " gguf file, which "));
+        (void)snprintf(cleanup, sizeof cleanup, "%s/config.json", folder);
+        assert_int_equal(remove(cleanup), 0);
+        (void)snprintf(cleanup, sizeof cleanup, "%s/model.safetensors.index.json", folder);
+        assert_int_equal(remove(cleanup), 0);
+        remove_temp(path);
+        bytes_done(&b);
+        gguf_done(&g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_architectures_that_cannot_be_run),
         cmocka_unit_test(test_parts_and_types),
         cmocka_unit_test(test_what_the_loader_finds),
+        cmocka_unit_test(test_in_a_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@
 #include "server/cli/cli.h"
 #include "tests/support/bytes.h"
 #include "tests/support/cli_run.h"
+#include "tests/support/gguf_maker.h"
 #include "tests/support/rules.h"
 
 static const char header[] =
@@ -172,6 +173,64 @@ static void test_what_would_not_load(void **state)
     remove_temp(path);
 }
 
+/* A GGUF file: what it says of itself, its blocks, what it would load as. */
+static void test_gguf(void **state)
+{
+    (void)state;
+    static char out[1 << 15];
+    char *args[] = {name, (char[]){"tests/vectors/gguf/mamba2-q4_k_m.gguf"}, NULL};
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
+    static const char *const parts[] = {
+        "container   gguf\n",
+        "model       Mamba-2\n",
+        "type        Q4_K: 115,776 bytes in 2 tensors\n", /* (548 + 256) · 256 / 256 · 144 */
+        "type        Q6_K: 57,120 bytes in 1 tensor\n",   /* 272 · 210 */
+        "metadata    general.architecture = mamba2\n",
+        "metadata    mamba2.attention.layer_norm_rms_epsilon = 9.99999975e-06\n",
+        "metadata    tokenizer.ggml.tokens = 272 values of type string\n",
+        "loads as    Mamba-2: 1 layers, width 256, 4 heads of 64, vocabulary 272\n",
+        " sessions a GiB\n",
+        "bytes of packed weights beside the file\n",
+        "backbone.layers.0.mixer.in_proj.weight   Q4_K          78,912  [548, 256]\n",
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(out, parts[i]))
+            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    char *json[] = {name, (char[]){"--json"}, args[1], NULL};
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3, json), SL_EXIT_OK);
+    json_t *o = json_loads(out, 0, NULL);
+    assert_non_null(o);
+    assert_string_equal(json_string_value(json_object_get(o, "arch")), "mamba2");
+    json_t *first = json_array_get(json_object_get(o, "tensors"), 0);
+    assert_string_equal(json_string_value(json_object_get(first, "name")),
+                        "backbone.embeddings.weight");
+    assert_string_equal(json_string_value(json_object_get(first, "origin")), "token_embd.weight");
+    assert_string_equal(json_string_value(json_object_get(first, "dtype")), "Q6_K");
+    assert_int_equal(json_integer_value(json_object_get(first, "bytes")), 57120);
+    json_decref(o);
+}
+
+/* One of another kind of model is shown under its own names, and refused. */
+static void test_gguf_of_another_kind(void **state)
+{
+    (void)state;
+    char path[128], out[8192];
+    struct gguf_maker g = {0};
+    struct bytes b = {0};
+    const float x[4] = {0};
+    gguf_text(&g, "general.architecture", "qwen2");
+    gguf_tensor(&g, "blk.0.attn_q.weight", GGML_F32, 2, (size_t[]){2, 2}, x, sizeof x);
+    gguf_end(&g, &b);
+    write_temp(path, "m.gguf", b.p, b.n);
+    char *args[] = {name, path, NULL};
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
+    assert_non_null(strstr(out, "its architecture is \"qwen2\"; what can be run is: rwkv6, rwkv7"));
+    assert_non_null(strstr(out, "\nblk.0.attn_q.weight  F32 "));
+    remove_temp(path);
+    bytes_done(&b);
+    gguf_done(&g);
+}
+
 #define GOLDEN "tests/vectors/snapshots/"
 
 static void test_session(void **state)
@@ -318,6 +377,8 @@ int main(void)
         cmocka_unit_test(test_directory),
         cmocka_unit_test(test_what_would_load),
         cmocka_unit_test(test_what_would_not_load),
+        cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_gguf_of_another_kind),
         cmocka_unit_test(test_session),
         cmocka_unit_test(test_session_json),
         cmocka_unit_test(test_damaged_session),
