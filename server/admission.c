@@ -415,7 +415,8 @@ enum sl_code sl_run_admit(struct sl_run *r, struct sl_error *err)
     if (c)
         return c;
     r->starting = true;
-    sl_sessions_take(r->ts->sessions, r->session, r->key, r->spec.strict, on_taken, r);
+    sl_sessions_take(r->ts->sessions, r->session, r->key,
+                     r->spec.strict ? SL_TAKE_STRICT : SL_TAKE_ANY, on_taken, r);
     r->starting = false;
     if (!r->is_ready)
         r->ts->n_waiting++;

@@ -159,8 +159,8 @@ static const struct sl_option options[] = {
     {"ping-interval", SL_OPTION_DURATION, AT(ping_interval_ms), "15s", 10, HOUR, NULL, "TIME",
      "Time without data after which a stream carries a comment.", SL_CMD_SERVE},
     {"drain-delay", SL_OPTION_DURATION, AT(drain_delay_ms), "0", 0, 600e3, NULL, "TIME",
-     "How long SIGTERM leaves the address open at least: until balancers that ask /readyz send "
-     "nothing here any more. New turns are refused meanwhile (503).",
+     "How long after SIGTERM everything is still served, while /readyz says 503 already: until "
+     "balancers that ask it send nothing here any more. Then the drain begins.",
      SL_CMD_SERVE},
     {"drain-timeout", SL_OPTION_DURATION, AT(drain_timeout_ms), "30s", 0, DAY, NULL, "TIME",
      "Time for running turns to finish after SIGTERM.", SL_CMD_SERVE},

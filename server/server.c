@@ -26,7 +26,6 @@ struct sl_server {
     struct sl_server_hooks hooks;
     enum sl_server_state state;
     bool limit_over;
-    uint64_t draining_since; /* of the loop, ms */
     int exit_code;
     uv_loop_t loop;
     uv_signal_t signals[SIGNALS];
@@ -90,19 +89,9 @@ void sl_server_stop(struct sl_server *s, int exit_code)
     begin_closing(s);
 }
 
-static void on_delay_over(uv_timer_t *t)
-{
-    begin_closing(t->data);
-}
-
 void sl_server_drained(struct sl_server *s)
 {
-    uint64_t passed = uv_now(&s->loop) - s->draining_since, delay = s->config->drain_delay_ms;
-    if (s->state != SL_SERVER_DRAINING)
-        return;
-    if (passed < delay) /* balancers have to see it first */
-        uv_timer_start(&s->closing, on_delay_over, delay - passed, 0);
-    else
+    if (s->state == SL_SERVER_DRAINING)
         begin_closing(s);
 }
 
@@ -134,20 +123,36 @@ static void on_drain_limit(uv_timer_t *t)
     s->hooks.drain_limit(s->hooks.app);
 }
 
-void sl_server_drain(struct sl_server *s)
+static void drain(struct sl_server *s)
 {
-    if (s->state >= SL_SERVER_DRAINING)
-        return;
     s->state = SL_SERVER_DRAINING;
-    s->draining_since = uv_now(&s->loop);
-    s->env.closing_down = true;
-    sl_metric_set(&s->env.metrics, SL_M_READY, 0);
     sl_log(SL_LOG_INFO, "draining", SL_LI("limit_ms", s->config->drain_timeout_ms));
     uv_timer_start(&s->limit, on_drain_limit, s->config->drain_timeout_ms, 0);
     if (s->hooks.drain)
         s->hooks.drain(s->hooks.app);
     else if (nothing_in_flight(s))
         sl_server_drained(s);
+}
+
+static void on_leaving_over(uv_timer_t *t)
+{
+    drain(t->data);
+}
+
+void sl_server_drain(struct sl_server *s)
+{
+    uint64_t delay = s->state == SL_SERVER_READY ? s->config->drain_delay_ms : 0;
+    if (s->state >= SL_SERVER_LEAVING)
+        return;
+    s->state = SL_SERVER_LEAVING;
+    s->env.closing_down = true;
+    sl_metric_set(&s->env.metrics, SL_M_READY, 0);
+    if (!delay) {
+        drain(s);
+        return;
+    }
+    sl_log(SL_LOG_INFO, "leaving", SL_LI("delay_ms", delay));
+    uv_timer_start(&s->limit, on_leaving_over, delay, 0);
 }
 
 /* --- keys, read again ------------------------------------------------------------------------ */
@@ -205,7 +210,7 @@ static void on_signal(uv_signal_t *h, int number)
             start_reload(s);
         return;
     }
-    if (s->state >= SL_SERVER_DRAINING) { /* the second one: at once */
+    if (s->state >= SL_SERVER_LEAVING) { /* the second one: at once */
         (void)signal(number, SIG_DFL);
         (void)raise(number);
         return;

@@ -3,12 +3,15 @@
  * Owner: the loop's thread (the main one). The application (sessions and engine; see cli/serve.c)
  * hangs on it through hooks and routes; the server knows nothing of it.
  *
- * State:  LOADING ──sl_server_ready()──> READY ──SIGTERM, SIGINT, sl_server_drain()──> DRAINING
- *         ──sl_server_drained() or the limit──> CLOSING ──> sl_server_run() returns
+ * State:  LOADING ──sl_server_ready()──> READY ──SIGTERM, SIGINT, sl_server_drain()──> LEAVING
+ *         ──--drain-delay──> DRAINING ──sl_server_drained() or the limit──> CLOSING ──>
+ *         sl_server_run() returns
  *
- * While DRAINING the socket stays open (so that /readyz can say 503 and running sessions can be
- * read), for --drain-delay at least; handlers refuse new turns with SL_E_DRAINING. CLOSING: no more accepts, what has been
- * written is flushed, connections are closed. A second signal ends the process at once.
+ * While LEAVING everything is served as before, only /readyz says 503: until balancers have seen it
+ * and send nothing here any more, so that nobody is refused. While DRAINING the socket stays open
+ * (so that running sessions can be read); handlers refuse new turns with SL_E_DRAINING. CLOSING: no
+ * more accepts, what has been written is flushed, connections are closed. A second signal ends the
+ * process at once.
  *
  * Use:
  *     sl_server_open(&s, &config, &err)      the address is taken from here on
@@ -26,7 +29,13 @@
 #include "server/metrics.h"
 #include "server/router.h"
 
-enum sl_server_state { SL_SERVER_LOADING, SL_SERVER_READY, SL_SERVER_DRAINING, SL_SERVER_CLOSING };
+enum sl_server_state {
+    SL_SERVER_LOADING,
+    SL_SERVER_READY,
+    SL_SERVER_LEAVING,
+    SL_SERVER_DRAINING,
+    SL_SERVER_CLOSING
+};
 
 struct sl_server;
 

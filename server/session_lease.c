@@ -330,8 +330,8 @@ static void on_taken(void *arg, const struct sl_store_view *v, const struct sl_e
     sl_op_end(op, s, &own);
 }
 
-void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *key, bool strict,
-                      sl_session_done *cb, void *arg)
+void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *key,
+                      enum sl_take how, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
     assert(s->leased);
@@ -351,9 +351,9 @@ void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *
         return;
     }
     op->s = s;
-    op->strict = strict;
+    op->strict = how != SL_TAKE_ANY;
     op->asked_ms = (int64_t)uv_now(ss->opt.loop);
-    sl_store_take(ss->store, s->tenant, s->id, key, on_taken, op);
+    sl_store_take(ss->store, s->tenant, s->id, key, how == SL_TAKE_REMOVE, on_taken, op);
 }
 
 /* --- renewal ---------------------------------------------------------------------------------- */

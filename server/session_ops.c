@@ -139,7 +139,8 @@ void sl_op_lease(struct sl_op *op, void (*leased)(struct sl_op *op))
     if (sl_session_lease(op->s, NULL, &err))
         sl_op_end(op, op->s, &err);
     else
-        sl_sessions_take(op->ss, op->s, NULL, true, on_leased, op);
+        sl_sessions_take(op->ss, op->s, NULL, op->removes ? SL_TAKE_REMOVE : SL_TAKE_STRICT,
+                         on_leased, op);
 }
 
 /* Its place may be what another one waits for. */
@@ -405,6 +406,7 @@ void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session
         return;
     }
     op->s = s;
+    op->removes = true;
     sl_op_lease(op, delete_leased);
 }
 

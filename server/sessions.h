@@ -199,12 +199,14 @@ SL_NODISCARD enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s);
 
 /* The store's lease for who has this one, where the store is shared; else there is nothing to do.
- * Calls back, maybe from inside; after an error the lease is still to be given back. `strict`: only
+ * Calls back, maybe from inside; after an error the lease is still to be given back. STRICT: only
  * at the version that is known; else what is known is brought up to date, within the incarnation.
- * key: the turn's Idempotency-Key, or NULL. Errors: SESSION_BUSY (also: changed meanwhile),
- * IDEMPOTENCY_IN_FLIGHT, SESSION_NOT_FOUND, NO_MEMORY, the store's. */
-void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *key, bool strict,
-                      sl_session_done *cb, void *arg);
+ * REMOVE: STRICT, and also where the store has no room. key: the turn's Idempotency-Key, or NULL.
+ * Errors: SESSION_BUSY (also: changed meanwhile), IDEMPOTENCY_IN_FLIGHT, SESSION_NOT_FOUND,
+ * NO_MEMORY, the store's. */
+enum sl_take { SL_TAKE_ANY, SL_TAKE_STRICT, SL_TAKE_REMOVE };
+void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *key,
+                      enum sl_take how, sl_session_done *cb, void *arg);
 
 /* Calls back (maybe from inside) when nobody has the lease; SESSION_NOT_FOUND when it is deleted
  * before that. Nothing is held for the caller: it acts inside the callback. */

@@ -105,7 +105,7 @@ struct sl_op {
     struct sl_session *from; /* fork */
     sl_session_done *cb;
     void *arg;
-    bool has_ttl, is_new;
+    bool has_ttl, is_new, removes;
 
     /* sl_sessions_take(); id is the turn's Idempotency-Key then */
     bool strict;

@@ -34,6 +34,7 @@ static void get_readyz(struct sl_exchange *ex)
     case SL_SERVER_LOADING:
         (void)sl_fail(&err, SL_E_LOADING, "the model is being loaded");
         break;
+    case SL_SERVER_LEAVING:
     case SL_SERVER_DRAINING:
     case SL_SERVER_CLOSING:
         (void)sl_fail(&err, SL_E_DRAINING, "the server is shutting down");

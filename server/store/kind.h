@@ -29,7 +29,7 @@ struct sl_store_kind {
     void (*look)(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,
                  void *arg);
     void (*take)(struct sl_store *st, const char *tenant, const char *id,
-                 const char *idempotency_key, sl_store_seen *cb, void *arg);
+                 const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg);
     void (*renew)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
     void (*release)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                     void *arg);

@@ -64,7 +64,8 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if not g or gone(g) then return {'none',ms} end\n"
     "return view(g)\n",
 
-    /* node, call, Idempotency-Key, lease in ms */
+    /* node, call, Idempotency-Key, lease in ms, to remove it? Then HDEL first: it is allowed without
+     * memory, and then so is the rest. */
     [SL_LUA_TAKE] = BEGIN
     "local g=head(H)\n"
     "if not g or gone(g) then return {'none',ms} end\n"
@@ -76,11 +77,12 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "end\n"
     "local fen=g.fen\n"
     "if g.lh~=holder then fen=string.format('%.0f',tonumber(g.fen)+1) end\n"
+    "if ARGV[7]=='1' then call('HDEL',H,'lh') end\n"
     "call('HSET',H,'lh',holder,'lu',string.format('%.0f',ms+tonumber(ARGV[6])),'lk',ARGV[5],'fen',fen)\n"
     "g.fen=fen\n"
     "return view(g)\n",
 
-    /* fence, lease in ms. HDEL first: it is allowed without memory, and then so is the rest. */
+    /* fence, lease in ms. HDEL first, as above. */
     [SL_LUA_RENEW] = BEGIN
     "local g=head(H)\n"
     "if not g then return {'none',ms} end\n"

@@ -277,7 +277,7 @@ static void look(struct sl_store *st, const char *tenant, const char *id, sl_sto
 }
 
 static void take(struct sl_store *st, const char *tenant, const char *id,
-                 const char *idempotency_key, sl_store_seen *cb, void *arg)
+                 const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg)
 {
     struct sl_rd_call call = {.kind = SL_RD_TAKE, .cb.seen = cb, .arg = arg};
     struct sl_rd_op *op = new_op(st, SL_LUA_TAKE, call, tenant, id);
@@ -287,6 +287,7 @@ static void take(struct sl_store *st, const char *tenant, const char *id,
     sl_rd_arg_number(&op->args, ++op->r->n_calls);
     sl_rd_arg_text(&op->args, idempotency_key ? idempotency_key : "");
     sl_rd_arg_number(&op->args, op->r->lease_ms);
+    sl_rd_arg_text(&op->args, to_remove ? "1" : "0");
 }
 
 static void renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)

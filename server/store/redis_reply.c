@@ -130,7 +130,9 @@ static void take_error(struct sl_rd_op *op, const redisReply *r)
                 {"NOREPLICAS", SL_E_STORE_UNAVAILABLE, "it has too few replicas"},
                 {"NOAUTH", SL_E_STORE_UNAVAILABLE, "it wants a password"},
                 {"NOPERM", SL_E_STORE_UNAVAILABLE, "it does not allow this"},
-                {"WRONGTYPE", SL_E_STORE_CORRUPT, "a key holds something else"}};
+                {"WRONGTYPE", SL_E_STORE_CORRUPT, "a key holds something else"},
+                {"ERR user_script", SL_E_STORE_CORRUPT, "a key holds something else"},
+                {"ERR Error running script", SL_E_STORE_CORRUPT, "a key holds something else"}};
     static const char *const later[] = {"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN"};
     if (begins(r, "NOSCRIPT")) {
         op->whole_script = true;

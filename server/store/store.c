@@ -89,9 +89,9 @@ void sl_store_look(struct sl_store *st, const char *tenant, const char *id, sl_s
 }
 
 void sl_store_take(struct sl_store *st, const char *tenant, const char *id,
-                   const char *idempotency_key, sl_store_seen *cb, void *arg)
+                   const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg)
 {
-    st->kind->take(st, tenant, id, idempotency_key, cb, arg);
+    st->kind->take(st, tenant, id, idempotency_key, to_remove, cb, arg);
 }
 
 void sl_store_renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)

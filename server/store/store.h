@@ -164,9 +164,9 @@ typedef void sl_store_seen(void *arg, const struct sl_store_view *v, const struc
 void sl_store_look(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,
                    void *arg);
 /* Takes the lease. What this server itself still held (its release was lost) is taken anew.
- * idempotency_key NULL: none. */
+ * idempotency_key NULL: none. to_remove: also where there is no room for anything else. */
 void sl_store_take(struct sl_store *st, const char *tenant, const char *id,
-                   const char *idempotency_key, sl_store_seen *cb, void *arg);
+                   const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg);
 /* For another lease_ms, from now on. LEASE_LOST, SESSION_NOT_FOUND. */
 void sl_store_renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                     void *arg);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "tests/support/balancer.h"
 #include "tests/support/fleet.h"
 #include "tests/support/node.h"
 
@@ -23,6 +24,7 @@ enum { SESSIONS = 32, TURNS_MAX = 64, OUTPUT_TOKENS = 5 };
 
 static unsigned n_kills = 20;
 static struct fleet fleet;
+static struct client *front; /* of a balancer; NULL: the nodes are asked themselves */
 static struct api mirror;
 
 static struct client *at_node(unsigned i)
@@ -52,7 +54,6 @@ static void same_turn(const char *id, unsigned node, const char *prompt, unsigne
     turn_of(at_node(node), &got, id, prompt, seed);
     turn_of(mirror.client, &want, id, prompt, seed);
     output_same(&got.o, &want.o);
-    assert_int_equal(int_at(got.r->json, "version"), int_at(want.r->json, "version"));
     gen_done(&got);
     gen_done(&want);
 }
@@ -235,7 +236,9 @@ static void one_turn_at_a_time_in_all_of_it(void **state)
     int64_t begun = client_now_ms();
     for (size_t n = 2; client_now_ms() < begun + FLEET_LEASE_MS + FLEET_LEASE_MS / 2; n += 10)
         call_until_events(k, n);
-    assert_false(call_reply(k)->over);
+    const struct reply *so_far = call_reply(k);
+    if (so_far->over)
+        fail_msg("the stream has ended: %s", so_far->body + so_far->n_body - 300);
     expect_error(post(at_node(1), "/v1/generate", "{'session':'busy','prompt':'x'}"), 409,
                  "session_busy", "session");
     reply_free(expect(session_post(at_node(0), "busy", "/cancel"), 200));
@@ -349,8 +352,10 @@ static void send_turn(struct log *l)
     char lines[64];
     snprintf(lines, sizeof lines, "Idempotency-Key: %s", l->key);
     l->node = some_node();
-    l->call = call_start(at_node(l->node), "POST", "/v1/generate", l->keyed ? lines : NULL, l->body,
-                         strlen(l->body));
+    if (front) /* half of them tell the balancer which session it is */
+        snprintf(lines, sizeof lines, "X-Slate-Session: %s", l->id);
+    l->call = call_start(front ? front : at_node(l->node), "POST", "/v1/generate",
+                         l->keyed ? lines : NULL, l->body, strlen(l->body));
 }
 
 static void begin_turn(struct log *l)
@@ -400,6 +405,10 @@ static void take_answer(struct log *l)
 {
     struct reply *r = call_finish(l->call);
     l->call = NULL;
+    if (front) { /* no client sees an error */
+        acknowledged(l, expect(r, 200));
+        return;
+    }
     if (!r->whole) {
         l->lost = true;
         if (!l->busy_since)
@@ -439,6 +448,17 @@ static bool is_over(const struct reply *r, void *arg)
     return r->over;
 }
 
+/* Nothing is on its way, and the mirror is to hear of all of it. */
+static bool all_are_full(void)
+{
+    for (size_t i = 0; i < SESSIONS; i++)
+        if (logs[i].call || logs[i].lost || logs[i].n_turns < TURNS_MAX - 4)
+            return false;
+    return true;
+}
+
+static void bring_up_to_date(void);
+
 /* Lets all go on until so many more answers have come. */
 static void run_load(size_t n)
 {
@@ -447,8 +467,11 @@ static void run_load(size_t n)
         for (size_t i = 0; i < SESSIONS; i++)
             if (drive_one(&logs[i]))
                 some = &logs[i];
-        if (!some)
+        if (!some) {
+            if (all_are_full())
+                bring_up_to_date();
             continue;
+        }
         size_t from = draw(SESSIONS);
         for (size_t i = 0; i < SESSIONS; i++)
             if (logs[(from + i) % SESSIONS].call)
@@ -504,7 +527,8 @@ static void bring_up_to_date(void)
         for (size_t t = 0; t < logs[i].n_turns; t++)
             gen_done(&logs[i].turns[t].g);
         logs[i].n_turns = 0;
-        assert_int_equal(session_version(at_node(some_node()), logs[i].id), logs[i].version);
+        assert_int_equal(session_version(front ? front : at_node(some_node()), logs[i].id),
+                         logs[i].version);
     }
 }
 
@@ -548,7 +572,227 @@ static void killed_at_random_moments(void **state)
         "killed %u times: %u answers, all kept; %u turns had been applied unseen, %u were "
         "answered again; a session was unusable for %lld ms at most\n",
         n_kills, n_acknowledged, n_unseen, n_replayed, (long long)longest_ms);
-    assert_true(longest_ms < FLEET_LEASE_MS + FLEET_TIMEOUT_MS);
+    assert_true(longest_ms < FLEET_LEASE_MS + 2 * FLEET_TIMEOUT_MS);
+}
+
+/* --- behind a balancer -------------------------------------------------------------------------*/
+
+/* Every node in its turn is told to end, under load, and started again. */
+static void roll(void)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        run_load(60);
+        fleet_node_signal(&fleet, i, SIGTERM);
+        while (!fleet_node_has_ended(&fleet, i))
+            run_load(10);
+        assert_int_equal(fleet_node_end(&fleet, i, 0), 0);
+        run_load(60);
+        fleet_node_start(&fleet, i);
+        settle();
+        bring_up_to_date();
+    }
+}
+
+static void behind(enum balancer_kind kind, const char *prefix, void (*test)(void))
+{
+    unsigned ports[FLEET_NODES];
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        ports[i] = fleet.node[i].port;
+    struct balancer *b = balancer_start(kind, ports);
+    load_begins(prefix);
+    front = client_open(balancer_base(b));
+    client_unrecorded(front);
+    test();
+    client_close(front);
+    front = NULL;
+    balancer_stop(b);
+}
+
+static void a_rolling_restart_is_seen_by_nobody(void **state)
+{
+    (void)state;
+    behind(BALANCER_HAPROXY_FLEET, "h", roll);
+}
+
+/* A node that is gone: its sessions are served elsewhere. */
+static void lose_one(void)
+{
+    run_load(60);
+    settle();
+    fleet_node_end(&fleet, 1, SIGKILL);
+    run_load(120);
+    settle();
+    bring_up_to_date();
+    fleet_node_start(&fleet, 1);
+}
+
+static void a_node_that_is_gone_is_not_missed(void **state)
+{
+    (void)state;
+    behind(BALANCER_HAPROXY_FLEET, "g", lose_one);
+    behind(BALANCER_NGINX_FLEET, "n", lose_one);
+}
+
+/* --- trouble with Redis ------------------------------------------------------------------------*/
+
+static struct call *plain_turn(unsigned node, unsigned seed)
+{
+    return turn_start(at_node(node), "trouble", "Once", seed);
+}
+
+/* A turn is refused with that, and the session is as it was. Gives the message (16 calls long). */
+static void is_refused(unsigned node, const char *code, const char *text)
+{
+    struct reply *r = expect(call_finish(plain_turn(node, 99)), 503);
+    const char *message = str_at(r->json, "error.message");
+    if (strcmp(str_at(r->json, "error.code"), code) != 0 || !strstr(message, text))
+        fail_msg("'%s' instead of %s, '%s'", message, code, text);
+    assert_non_null(reply_header(r, "Retry-After"));
+    reply_free(r);
+}
+
+/* Service comes back by itself; then the session is the mirror's. */
+static void comes_back(unsigned seed)
+{
+    struct gen got, want;
+    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        struct reply *r;
+        for (;;) {
+            r = call_finish(plain_turn(i, seed + i));
+            if (r->status == 200)
+                break;
+            assert_true(r->status == 503 || r->status == 409); /* a lease that was not given back */
+            reply_free(r);
+            if (client_now_ms() > deadline)
+                fail_msg("no service on node %u any more", i);
+        }
+        got.r = r;
+        output_of(r, &got.o);
+        turn_of(mirror.client, &want, "trouble", "Once", seed + i);
+        output_same(&got.o, &want.o);
+        assert_int_equal(int_at(got.r->json, "version"), int_at(want.r->json, "version"));
+        gen_done(&got);
+        gen_done(&want);
+    }
+}
+
+static void redis_is_restarted(void **state)
+{
+    (void)state;
+    create_both("trouble");
+    comes_back(1);
+    redis_end(&fleet.redis, SIGTERM);
+    is_refused(0, "store_unavailable", "the store is not there");
+    expect_error(get(at_node(1), "/v1/sessions"), 503, "store_unavailable", NULL);
+    expect_error(get(at_node(1), "/v1/sessions/trouble"), 503, "store_unavailable", NULL);
+    expect_error(post(at_node(2), "/v1/sessions", "{'id':'none'}"), 503, "store_unavailable", NULL);
+    reply_free(
+        expect(post(at_node(2), "/v1/generate", "{'prompt':'no session','max_tokens':1}"), 200));
+    redis_start(&fleet.redis);
+    comes_back(10);
+    redis_end(&fleet.redis, SIGKILL); /* what it acknowledged is there */
+    redis_start(&fleet.redis);
+    comes_back(20);
+    /* It forgets its scripts. */
+    redis_do(&fleet.redis, "SCRIPT FLUSH");
+    comes_back(30);
+}
+
+/* A turn outlives an outage that is shorter than its lease. */
+static void a_turn_outlives_a_restart(void **state)
+{
+    (void)state;
+    struct call *k = stream_start(at_node(0), "'session':'trouble','prompt':'Tell','seed':40,"
+                                              "'max_tokens':1000000,'ignore_eos':true");
+    call_until_events(k, 2);
+    redis_end(&fleet.redis, SIGTERM);
+    call_until_events(k, 50);
+    redis_start(&fleet.redis);
+    until_metric(at_node(0), "slate_store_read_only", 0);
+    struct reply *c = expect(session_post(at_node(0), "trouble", "/cancel"), 200);
+    reply_free(c);
+    struct reply *r = expect(call_finish(k), 200);
+    assert_true(r->done);
+    const json_t *last = r->events[r->n_events - 1];
+    assert_string_equal(str_at(last, "finish_reason"), "cancelled");
+    int64_t version = int_at(last, "version");
+    reply_free(r);
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        assert_int_equal(session_version(at_node(i), "trouble"), version);
+    /* The mirror knows nothing of it. */
+    reply_free(expect(del(at_node(1), "/v1/sessions/trouble"), 200));
+    reply_free(expect(del(mirror.client, "/v1/sessions/trouble"), 200));
+    create_both("trouble");
+    comes_back(50);
+}
+
+/* It is there, and says nothing: the answers come late, or never. */
+static void redis_is_slow(void **state)
+{
+    (void)state;
+    redisContext *c = redis_say(&fleet.redis, "DEBUG SLEEP %s", "0.5"); /* less than the limit */
+    reply_free(expect(call_finish(plain_turn(0, 60)), 200));
+    struct gen g;
+    turn_of(mirror.client, &g, "trouble", "Once", 60);
+    gen_done(&g);
+    redisFree(c);
+    c = redis_say(&fleet.redis, "DEBUG SLEEP %s", "2.5");
+    is_refused(0, "store_unavailable", "does not answer");
+    comes_back(70);
+    redisFree(c);
+    redis_do(&fleet.redis, "CLIENT PAUSE %d ALL", 2500);
+    is_refused(1, "store_unavailable", "does not answer");
+    comes_back(80);
+    redis_signal(&fleet.redis, SIGSTOP);
+    is_refused(2, "store_unavailable", "does not answer");
+    redis_signal(&fleet.redis, SIGCONT);
+    comes_back(90);
+}
+
+static void redis_takes_no_writes(void **state)
+{
+    (void)state;
+    redis_do(&fleet.redis, "CONFIG SET maxmemory 1");
+    is_refused(0, "store_full", "it has no memory left");
+    expect_error(post(at_node(1), "/v1/sessions", "{'id':'none'}"), 503, "store_full", NULL);
+    reply_free(session_get(at_node(2), "trouble")); /* is still read */
+    redis_do(&fleet.redis, "CONFIG SET maxmemory 0");
+    comes_back(100);
+    /* Full while a turn runs: it is not committed, and says so. */
+    struct call *k = stream_start(at_node(0), "'session':'trouble','prompt':'Tell','seed':5,"
+                                              "'max_tokens':1000000,'ignore_eos':true");
+    call_until_events(k, 2);
+    redis_do(&fleet.redis, "CONFIG SET maxmemory 1");
+    reply_free(expect(session_post(at_node(0), "trouble", "/cancel"), 200));
+    struct reply *r = expect(call_finish(k), 200);
+    assert_false(r->done);
+    assert_string_equal(str_at(r->events[r->n_events - 1], "error.code"), "store_full");
+    reply_free(r);
+    reply_free(expect(del(at_node(1), "/v1/sessions/seen"), 200)); /* makes room */
+    redis_do(&fleet.redis, "CONFIG SET maxmemory 0");
+    comes_back(110);
+    redis_do(&fleet.redis, "REPLICAOF 127.0.0.1 1");
+    is_refused(0, "store_unavailable", "read-only replica");
+    redis_do(&fleet.redis, "REPLICAOF NO ONE");
+    comes_back(120);
+}
+
+/* A key that somebody wrote over, or a byte of a snapshot: named, and nobody else is touched. */
+static void redis_holds_something_else(void **state)
+{
+    (void)state;
+    create_both("odd");
+    redis_do(&fleet.redis, "DEL slate1:{default/odd}");
+    redis_do(&fleet.redis, "SET slate1:{default/odd} text");
+    expect_error(post(at_node(1), "/v1/generate", "{'session':'odd','prompt':'x'}"), 500,
+                 "store_corrupt", NULL);
+    redis_do(&fleet.redis, "DEL slate1:{default/odd}");
+    redis_do(&fleet.redis, "HSET slate1:{default/odd} inc 12");
+    expect_error(get(at_node(1), "/v1/sessions/odd"), 500, "store_corrupt", NULL);
+    redis_do(&fleet.redis, "DEL slate1:{default/odd}");
+    expect_error(get(at_node(1), "/v1/sessions/odd"), 404, "session_not_found", "session");
+    comes_back(130);
 }
 
 /* --- all of it ---------------------------------------------------------------------------------*/
@@ -557,11 +801,12 @@ static int start(void **state)
 {
     (void)state;
     api_start(&mirror, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
-                                             "--sessions-in-memory=128", NULL});
+                                             "--sessions-in-memory=512", NULL});
     client_unrecorded(mirror.client);
     fleet_start(&fleet, "fleet",
                 (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
-                                      "--sessions-in-memory=16", "--replay-limit=60", NULL});
+                                      "--sessions-in-memory=16", "--replay-limit=60",
+                                      "--drain-delay=3s", NULL});
     return 0;
 }
 
@@ -581,6 +826,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(changes_are_seen_everywhere),
         cmocka_unit_test(keys_count_on_every_node),
         cmocka_unit_test(one_turn_at_a_time_in_all_of_it),
+        cmocka_unit_test(a_rolling_restart_is_seen_by_nobody),
+        cmocka_unit_test(a_node_that_is_gone_is_not_missed),
+        cmocka_unit_test(redis_is_restarted),
+        cmocka_unit_test(a_turn_outlives_a_restart),
+        cmocka_unit_test(redis_is_slow),
+        cmocka_unit_test(redis_takes_no_writes),
+        cmocka_unit_test(redis_holds_something_else),
         cmocka_unit_test(who_sleeps_loses_the_lease),
         cmocka_unit_test(killed_at_random_moments),
     };

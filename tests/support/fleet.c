@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #include "tests/support/balancer.h"
 #include "tests/support/cluster.h"
@@ -59,7 +60,15 @@ void fleet_node_signal(struct fleet *f, unsigned i, int signal)
     assert_int_equal(kill(f->node[i].server->pid, signal), 0);
 }
 
-void fleet_node_end(struct fleet *f, unsigned i, int signal)
+bool fleet_node_has_ended(const struct fleet *f, unsigned i)
+{
+    siginfo_t info = {.si_pid = 0};
+    assert_int_equal(
+        waitid(P_PID, (id_t)f->node[i].server->pid, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+    return info.si_pid != 0;
+}
+
+int fleet_node_end(struct fleet *f, unsigned i, int signal)
 {
     struct fleet_node *n = &f->node[i];
     int code = server_end(n->server, signal);
@@ -68,6 +77,7 @@ void fleet_node_end(struct fleet *f, unsigned i, int signal)
     n->c = NULL;
     if (signal == SIGTERM)
         assert_int_equal(code, 0);
+    return code;
 }
 
 void fleet_stop(struct fleet *f)

@@ -7,7 +7,7 @@
 #include "tests/support/redis.h"
 #include "tests/support/server.h"
 
-enum { FLEET_NODES = 3, FLEET_OPTIONS_MAX = 24, FLEET_LEASE_MS = 2000, FLEET_TIMEOUT_MS = 1000 };
+enum { FLEET_NODES = 3, FLEET_OPTIONS_MAX = 24, FLEET_LEASE_MS = 3000, FLEET_TIMEOUT_MS = 1000 };
 
 struct fleet_node {
     unsigned port;
@@ -33,7 +33,9 @@ void fleet_abandon(struct fleet *f);
 /* Ready when it returns. Each start has another number of threads than the one before. */
 void fleet_node_start(struct fleet *f, unsigned i);
 /* Waits for its end; the signal 0: was sent before. Calls of its client are over then. */
-void fleet_node_end(struct fleet *f, unsigned i, int signal);
+/* Gives its exit code, or -signal. */
+int fleet_node_end(struct fleet *f, unsigned i, int signal);
+bool fleet_node_has_ended(const struct fleet *f, unsigned i);
 void fleet_node_signal(struct fleet *f, unsigned i, int signal);
 
 #endif
