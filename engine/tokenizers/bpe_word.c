@@ -64,13 +64,13 @@ static void put_affixed(struct spell *p, const unsigned char *s, size_t len, boo
     const struct sl_bpe_vocab *v = p->v;
     unsigned char all[2 * SL_TOKEN_BYTES_MAX + 4];
     size_t n = 0;
-    if (!first) {
+    if (!first && v->n_prefix) {
         memcpy(all, v->prefix, v->n_prefix);
         n = v->n_prefix;
     }
     memcpy(all + n, s, len);
     n += len;
-    if (last) {
+    if (last && v->n_suffix) {
         memcpy(all + n, v->suffix, v->n_suffix);
         n += v->n_suffix;
     }
