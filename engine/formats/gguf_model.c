@@ -168,7 +168,7 @@ static void name_of(char ret[NAME_BYTES], const char *pattern, size_t layer, cha
         if (*s == '*')
             n += (size_t)snprintf(ret + n, NAME_BYTES - n, "%zu", layer);
         else
-            ret[n++] = *s == '?' ? letter : *s;
+            ret[n++] = (char)(*s == '?' ? letter : *s);
     }
     ret[n] = '\0';
 }
@@ -306,7 +306,7 @@ static enum sl_code add_part(struct mapping *m, const struct sl_gguf_row *row,
     const char *as = row->as ? row->as : row->shape;
     struct sl_tensor x = whole(m, t);
     size_t bytes;
-    name_of(name, row->name, layer, row->split ? row->split[i] : 0);
+    name_of(name, row->name, layer, (char)(row->split ? row->split[i] : 0));
     x.origin = copy(m, t->name.s, t->name.n);
     if (!x.origin)
         return sl_reader_no_memory(m->r);
