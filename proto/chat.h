@@ -52,8 +52,8 @@ extern const struct sl_chat_template sl_chat_templates[];
 extern const size_t sl_n_chat_templates;
 const struct sl_chat_template *sl_chat_template_find(const char *name); /* NULL: no such one */
 
-/* The row that a template in Jinja's language is, as models' files have them (chat_template), or
- * NULL: chat_jinja.c. Errors: NO_MEMORY. */
+/* The row that a template in Jinja's language is, as models' files have them (chat_template), or a
+ * row's bare name; NULL: none is: chat_jinja.c. Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_chat_template_recognise(const struct sl_chat_template **ret,
                                                      const char *jinja, size_t n,
                                                      struct sl_error *err);

@@ -190,6 +190,13 @@ enum sl_code sl_chat_template_recognise(const struct sl_chat_template **ret, con
 {
     char hex[2 * 16 + 1] = "";
     *ret = NULL;
+    for (size_t i = 0; i < sl_n_chat_templates; i++) {
+        const char *name = sl_chat_templates[i].name;
+        if (strlen(name) == n && memcmp(name, jinja, n) == 0)
+            *ret = &sl_chat_templates[i];
+    }
+    if (*ret)
+        return SL_OK;
     /* A tag of four bytes stays one; a string gains nothing. */
     struct scan p = {.s = jinja, .n = n, .out = sl_malloc(n + 16)};
     if (!p.out)

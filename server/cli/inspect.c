@@ -15,6 +15,7 @@
 #include "proto/json_out.h"
 #include "server/cli/cli.h"
 #include "server/cli/inspect_session.h"
+#include "server/cli/inspect_tokenizer.h"
 
 enum {
     NAME_COLUMN_MAX = 60, /* longer names push their row to the right */
@@ -28,16 +29,19 @@ static const char usage[] =
     "\n"
     "Prints what a .safetensors, .pth or .gguf file holds: container, size, metadata, kind of\n"
     "model, whether it would load, as what and into how much memory, or why not, and its tensors\n"
-    "with element type, shape and bytes. Of a directory also what its config.json says; of a\n"
-    "session's snapshot also the session, what is pending, an unfinished turn, and whether it is\n"
-    "whole.\n"
+    "with element type, shape and bytes; the tokenizer and the chat template, where they are "
+    "there.\n"
+    "Of a directory also what its config.json says; of a session's snapshot also the session, "
+    "what\n"
+    "is pending, an unfinished turn, and whether it is whole.\n"
     "\n"
     "  --json   print one JSON object instead\n"
     "  --help   print this\n";
 
 struct summary {
     const char *words, *arch;
-    const struct sl_session_view *session; /* NULL: it is none, or one that cannot be read */
+    const struct sl_tokenizer_view *tokenizer; /* NULL: it is a session's snapshot */
+    const struct sl_session_view *session;     /* NULL: it is none, or one that cannot be read */
     uint64_t n_params, n_bytes;
     /* By element type, and by type of block from SL_DTYPE_COUNT on. */
     size_t n[SL_DTYPE_COUNT + SL_BLOCK_COUNT]; /* tensors */
@@ -338,6 +342,8 @@ static enum sl_code write_json(const char *path, const struct sl_tensors *t,
         c = write_settings(&w, &b, t->settings, err);
     if (plan)
         write_plan(&w, plan, refused);
+    if (s->tokenizer)
+        sl_tokenizer_view_write(s->tokenizer, &w);
     if (sl_session_view_fits(t)) {
         sl_out_key(&w, "session");
         if (s->session)
@@ -376,6 +382,7 @@ static int inspect(const char *path, bool json)
     struct sl_model_plan plan = {0};
     struct sl_tensors *t = NULL;
     struct sl_session_view *session = NULL;
+    struct sl_tokenizer_view tokenizer = {.tokenizer = NULL};
     struct summary s;
     enum sl_code c = sl_tensors_open(&t, path, &err), damaged = SL_OK;
     if (c)
@@ -387,15 +394,22 @@ static int inspect(const char *path, bool json)
     if (is_session)
         damaged = sl_session_view_open(&session, path, t->file_bytes, &damage);
     summarize(t, session, &s);
+    if (!is_session) {
+        sl_tokenizer_view_open(&tokenizer, t, path);
+        s.tokenizer = &tokenizer;
+    }
     if (json) {
         c = write_json(path, t, &s, is_session ? NULL : &plan, refused, &err);
     } else {
         print_summary(path, t, &s);
         if (!is_session)
             print_plan(&plan, refused);
+        if (!is_session)
+            sl_tokenizer_view_print(&tokenizer);
         print_settings(t->settings);
         print_table(t);
     }
+    sl_tokenizer_view_close(&tokenizer);
     sl_tensors_close(t);
     sl_session_view_close(session);
     if (c)

@@ -1,0 +1,139 @@
+/* inspect_tokenizer.c: see inspect_tokenizer.h. */
+#include "server/cli/inspect_tokenizer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/base/mem.h"
+#include "engine/converted.h"
+#include "engine/formats/vocabulary.h"
+#include "engine/tokenizers/beside.h"
+#include "proto/chat.h"
+
+static enum sl_code name_template(struct sl_tokenizer_view *v, const char *text, size_t n)
+{
+    const struct sl_chat_template *t = NULL;
+    enum sl_code c = text ? sl_chat_template_recognise(&t, text, n, &v->refused) : SL_OK;
+    if (!c && text)
+        v->chat_template = t ? t->name : "unknown";
+    return c;
+}
+
+static enum sl_code open_folder(struct sl_tokenizer_view *v, const char *path)
+{
+    char *text = NULL;
+    size_t n = 0;
+    if (!sl_tokenizer_is_in(path))
+        return SL_OK;
+    enum sl_code c = sl_tokenizer_open(&v->tokenizer, path, &v->refused);
+    if (!c)
+        c = sl_tokenizer_read_beside(v->tokenizer, path, &text, &n, &v->refused);
+    if (!c)
+        c = name_template(v, text, n);
+    sl_free(text);
+    return c;
+}
+
+static enum sl_code open_file(struct sl_tokenizer_view *v, const struct sl_tensors *t,
+                              const char *path)
+{
+    struct sl_converted converted;
+    const char *text = t->vocabulary ? t->vocabulary->chat_template : NULL;
+    enum sl_code c = sl_converted_read(&converted, t, path, &v->refused);
+    if (!c && converted.is)
+        text = converted.chat_template;
+    if (!c && converted.is && converted.tokenizer_kind)
+        c = sl_converted_tokenizer(&v->tokenizer, &converted, path, SIZE_MAX, &v->refused);
+    else if (!c && t->vocabulary)
+        c = sl_vocabulary_open(&v->tokenizer, t->vocabulary, path, &v->refused);
+    return c ? c : name_template(v, text, text ? strlen(text) : 0);
+}
+
+void sl_tokenizer_view_open(struct sl_tokenizer_view *v, const struct sl_tensors *t,
+                            const char *path)
+{
+    struct stat st;
+    *v = (struct sl_tokenizer_view){.refused = {.code = SL_OK}};
+    bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    enum sl_code c = is_folder ? open_folder(v, path) : open_file(v, t, path);
+    if (!c) {
+        v->refused.code = SL_OK;
+        return;
+    }
+    sl_tokenizer_close(v->tokenizer);
+    v->tokenizer = NULL;
+}
+
+void sl_tokenizer_view_close(struct sl_tokenizer_view *v)
+{
+    sl_tokenizer_close(v->tokenizer);
+    v->tokenizer = NULL;
+}
+
+static void print_ends(const struct sl_tokenizer *t)
+{
+    const char *before = "; ends with ";
+    if (sl_tokenizer_begin(t) >= 0)
+        printf("; begins with %" PRId64, sl_tokenizer_begin(t));
+    for (uint32_t id = 0; id < sl_tokenizer_size(t); id++) {
+        if (!sl_tokenizer_is_eos(t, id))
+            continue;
+        printf("%s%" PRIu32, before, id);
+        before = ", ";
+    }
+}
+
+void sl_tokenizer_view_print(const struct sl_tokenizer_view *v)
+{
+    if (v->refused.code)
+        printf("tokenizer   refused: %s\n", v->refused.message);
+    if (v->tokenizer) {
+        printf("tokenizer   %s, %zu ids", sl_tokenizer_kind(v->tokenizer),
+               sl_tokenizer_size(v->tokenizer));
+        print_ends(v->tokenizer);
+        putchar('\n');
+    }
+    if (v->chat_template && strcmp(v->chat_template, "unknown") == 0)
+        printf("template    not known here: requests with messages want --chat-template\n");
+    else if (v->chat_template)
+        printf("template    %s\n", v->chat_template);
+}
+
+static void write_ends(const struct sl_tokenizer *t, struct sl_json_out *w)
+{
+    sl_out_key(w, "begin_token");
+    if (sl_tokenizer_begin(t) >= 0)
+        sl_out_uint(w, (uint64_t)sl_tokenizer_begin(t));
+    else
+        sl_out_null(w);
+    sl_out_key(w, "end_tokens");
+    sl_out_open(w, '[');
+    for (uint32_t id = 0; id < sl_tokenizer_size(t); id++)
+        if (sl_tokenizer_is_eos(t, id))
+            sl_out_uint(w, id);
+    sl_out_close(w, ']');
+}
+
+void sl_tokenizer_view_write(const struct sl_tokenizer_view *v, struct sl_json_out *w)
+{
+    sl_out_key(w, "tokenizer");
+    if (v->tokenizer) {
+        sl_out_open(w, '{');
+        sl_out_key(w, "kind");
+        sl_out_str(w, sl_tokenizer_kind(v->tokenizer));
+        sl_out_key(w, "size");
+        sl_out_uint(w, sl_tokenizer_size(v->tokenizer));
+        write_ends(v->tokenizer, w);
+        sl_out_close(w, '}');
+    } else {
+        sl_out_null(w);
+    }
+    if (v->refused.code) {
+        sl_out_key(w, "tokenizer_refused");
+        sl_out_str(w, v->refused.message);
+    }
+    sl_out_key(w, "chat_template");
+    sl_out_str(w, v->chat_template);
+}
