@@ -260,7 +260,7 @@ static enum sl_code bpe_encode(const struct sl_tokenizer *t, const struct sl_tok
                        "the text is not UTF-8 from its byte %zu on, and this model's tokenizer "
                        "reads nothing else",
                        n);
-    enum sl_code c = sl_bpe_matcher_open(&r.matcher, err);
+    enum sl_code c = sl_bpe_matcher_open(&r.matcher, text->n, err);
     if (!c && text->n >= CACHE_FROM) {
         r.cache = sl_calloc(1, sizeof *r.cache);
         if (!r.cache)

@@ -230,7 +230,7 @@ enum sl_code sl_bpe_decode_all(struct sl_tokenizer *t, struct sl_bpe *b, uint32_
 {
     struct work w = {.b = b, .err = err};
     bool differs = false;
-    enum sl_code c = sl_bpe_matcher_open(&w.m, err);
+    enum sl_code c = sl_bpe_matcher_open(&w.m, b->vocab.n_blob, err);
     b->spans = sl_calloc(b->n_ids + 1, sizeof *b->spans);
     b->first_spans = sl_calloc(b->n_ids + 1, sizeof *b->first_spans);
     if (!c && (!b->spans || !b->first_spans))

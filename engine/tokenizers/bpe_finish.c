@@ -40,7 +40,7 @@ static enum sl_code finish_added(struct sl_bpe *b, size_t *ret_index, struct sl_
     struct sl_bpe_matcher m;
     struct sl_bpe_buf bufs[2] = {{0}};
     bool has_single_word = false;
-    enum sl_code c = sl_bpe_matcher_open(&m, err);
+    enum sl_code c = sl_bpe_matcher_open(&m, b->vocab.n_blob, err);
     for (size_t i = 0; !c && i < b->n_added; i++) {
         *ret_index = i;
         has_single_word |= b->added[i].single_word;

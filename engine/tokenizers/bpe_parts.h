@@ -17,7 +17,10 @@ enum {
     SL_BPE_PATTERN_MAX = 16 << 10, /* bytes of a regular expression, a literal, a replacement */
     SL_BPE_WORD_MAX = 4 << 20,     /* bytes of a word: what no splitter cuts and no seam (vocab) */
     SL_BPE_TEXT_MAX = 1 << 30,     /* bytes of a text after a normaliser */
-    SL_BPE_RETRIES_MAX = 4 << 20,  /* of one search of a regular expression */
+    SL_BPE_RETRIES_FREE = 256,     /* of one search of a regular expression, always; */
+    SL_BPE_RETRIES_GROWTH = 16,    /* more are tried in this ratio, out of what a text has: */
+    SL_BPE_RETRIES = 4 << 20,      /* this, and this for each byte */
+    SL_BPE_RETRIES_A_BYTE = 64,
     SL_BPE_STACK_MAX = 4 << 20, /* entries of its stack: about one for each character of a word */
     SL_BPE_MERGE_TEXT_MAX = 1 << 16 /* bytes of a token's text while merges are read */
 };
@@ -59,9 +62,12 @@ void sl_bpe_pattern_done(struct sl_bpe_pattern *p);
 /* What searching needs; one for each thread that searches. All zero: not open. */
 struct sl_bpe_matcher {
     void *region, *param;
+    uint64_t retries; /* that are left */
 };
 
-SL_NODISCARD enum sl_code sl_bpe_matcher_open(struct sl_bpe_matcher *m, struct sl_error *err);
+/* For texts of n bytes together. Errors: NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_bpe_matcher_open(struct sl_bpe_matcher *m, size_t n,
+                                              struct sl_error *err);
 void sl_bpe_matcher_done(struct sl_bpe_matcher *m);
 
 /* The matches of a pattern in a text, from left to right, apart from each other. */

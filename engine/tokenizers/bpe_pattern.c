@@ -5,9 +5,12 @@
  * or look-around can mean anything else. (PCRE2 would want a translation: its \s has U+180E, its
  * {n,m}+ is possessive, its $ and ^ are another thing, its classes have no &&.)
  *
- * A file may hold an expression that backtracks without end. Each search has limits of retries and
- * of stack; one that meets them fails the text, never hangs. Oniguruma's own memory comes from
- * malloc, and its failures are reported as NO_MEMORY. */
+ * A file may hold an expression that backtracks without end. A search has a limit of stack; and of
+ * retries it has a few for nothing, as nearly all need, and more only from what is left of the
+ * text's budget (a fixed number and some for each byte: a run of n blanks may cost n). The library
+ * does not say how many it took, so a search is tried again with ever more, and each try is paid
+ * for. A text that meets these limits fails, in a time that is linear in its length. Oniguruma's
+ * own memory comes from malloc, and its failures are reported as NO_MEMORY. */
 #include "engine/tokenizers/bpe_parts.h"
 
 #include <oniguruma.h>
@@ -73,16 +76,16 @@ void sl_bpe_pattern_done(struct sl_bpe_pattern *p)
     *p = (struct sl_bpe_pattern){0};
 }
 
-enum sl_code sl_bpe_matcher_open(struct sl_bpe_matcher *m, struct sl_error *err)
+enum sl_code sl_bpe_matcher_open(struct sl_bpe_matcher *m, size_t n, struct sl_error *err)
 {
-    *m = (struct sl_bpe_matcher){.region = onig_region_new(), .param = onig_new_match_param()};
+    *m = (struct sl_bpe_matcher){.region = onig_region_new(),
+                                 .param = onig_new_match_param(),
+                                 .retries = SL_BPE_RETRIES + SL_BPE_RETRIES_A_BYTE * (uint64_t)n};
     if (!m->region || !m->param) {
         sl_bpe_matcher_done(m);
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a search");
     }
     (void)onig_initialize_match_param(m->param);
-    (void)onig_set_retry_limit_in_match_of_match_param(m->param, SL_BPE_RETRIES_MAX);
-    (void)onig_set_retry_limit_in_search_of_match_param(m->param, SL_BPE_RETRIES_MAX);
     (void)onig_set_match_stack_limit_size_of_match_param(m->param, SL_BPE_STACK_MAX);
     return SL_OK;
 }
@@ -96,13 +99,32 @@ void sl_bpe_matcher_done(struct sl_bpe_matcher *m)
     *m = (struct sl_bpe_matcher){0};
 }
 
+static bool over_limit(int rc)
+{
+    return rc == ONIGERR_RETRY_LIMIT_IN_MATCH_OVER || rc == ONIGERR_RETRY_LIMIT_IN_SEARCH_OVER;
+}
+
+static int search(const struct sl_bpe_search *s, struct sl_bpe_matcher *m)
+{
+    const unsigned char *end = s->s + s->n;
+    unsigned long limit = SL_BPE_RETRIES_FREE;
+    for (;;) {
+        (void)onig_set_retry_limit_in_match_of_match_param(m->param, limit);
+        (void)onig_set_retry_limit_in_search_of_match_param(m->param, limit);
+        int rc = onig_search_with_param(s->pattern->regex, s->s, end, s->s + s->at, end, m->region,
+                                        ONIG_OPTION_NONE, m->param);
+        if (!over_limit(rc) || m->retries < limit * SL_BPE_RETRIES_GROWTH)
+            return rc;
+        limit *= SL_BPE_RETRIES_GROWTH;
+        m->retries -= limit;
+    }
+}
+
 static enum sl_code find_regex(const struct sl_bpe_search *s, struct sl_bpe_matcher *m,
                                bool *ret_found, struct sl_range *ret, struct sl_error *err)
 {
-    OnigRegion *region = m->region;
-    const unsigned char *end = s->s + s->n;
-    int rc = onig_search_with_param(s->pattern->regex, s->s, end, s->s + s->at, end, region,
-                                    ONIG_OPTION_NONE, m->param);
+    const OnigRegion *region = m->region;
+    int rc = search(s, m);
     *ret_found = rc >= 0;
     if (rc >= 0)
         *ret = (struct sl_range){(size_t)region->beg[0], (size_t)region->end[0]};
@@ -110,9 +132,9 @@ static enum sl_code find_regex(const struct sl_bpe_search *s, struct sl_bpe_matc
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a search in a text of %zu bytes", s->n);
     else if (rc != ONIG_MISMATCH)
         return sl_fail(err, SL_E_INVALID_VALUE,
-                       "the tokenizer's regular expression needs more than %d retries or %d places "
-                       "of stack on this text",
-                       SL_BPE_RETRIES_MAX, SL_BPE_STACK_MAX);
+                       "the tokenizer's regular expression needs more retries on this text than "
+                       "%d and %d for each byte, or more than %d places of stack",
+                       SL_BPE_RETRIES, SL_BPE_RETRIES_A_BYTE, SL_BPE_STACK_MAX);
     return SL_OK;
 }
 
