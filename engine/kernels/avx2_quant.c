@@ -9,7 +9,7 @@
  * the zero point adds is known of the row's group (its offset) and starts the sum.
  *
  * Few rows (up to 4): bound by reading the codes; all of k for some rows × panels at once, with as
- * many streams as panels, each prefetched AHEAD_BYTES ahead (see avx2_matmul.c). Many rows: bound
+ * many streams as panels, each prefetched (sl_ahead()). Many rows: bound
  * by arithmetic; eight outputs of up to 6 rows at a time, so that the sums of a group stay in
  * registers; Q4's levels are looked up once into a buffer of K_BLOCK inputs. */
 #include <assert.h>
@@ -22,8 +22,7 @@ enum {
     MAX_PANELS = 4,
     MAX_SUMS = 4, /* rows × panels of a tile, two registers each */
     MAX_ROWS = 6,
-    K_GROUPS = 32, /* of a block of k: 16 KiB of levels */
-    AHEAD_BYTES = 8192
+    K_GROUPS = 32 /* of a block of k: 16 KiB of levels */
 };
 
 struct pair {
@@ -81,8 +80,8 @@ struct few {
 
 /* sum += the products of one group: of `rows` rows × `panels` panels, codes at w. */
 static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair *sum,
-                                  const uint8_t *w, size_t panel, const struct sl_group *x,
-                                  size_t ldx)
+                                  const uint8_t *w, size_t panel, size_t ahead,
+                                  const struct sl_group *x, size_t ldx)
 {
     const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
@@ -92,7 +91,7 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *at = w + (size_t)p * panel + s * SL_STEP_CODES;
-            _mm_prefetch(at + AHEAD_BYTES / panels, _MM_HINT_T0);
+            _mm_prefetch(at + ahead, _MM_HINT_T0);
             __m256i lo = load32(at), hi = load32(at + 32);
             __m256i abs_lo = _mm256_abs_epi8(lo), abs_hi = _mm256_abs_epi8(hi);
 #pragma GCC unroll 4
@@ -109,8 +108,8 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
 }
 
 static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair *sum,
-                                  const uint8_t *w, size_t panel, const struct sl_group *x,
-                                  size_t ldx)
+                                  const uint8_t *w, size_t panel, size_t ahead,
+                                  const struct sl_group *x, size_t ldx)
 {
     const __m256i ones = _mm256_set1_epi16(1), table = level_table();
 #pragma GCC unroll 4
@@ -126,7 +125,7 @@ static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair 
             for (int p = 0; p < panels; p++) {
                 const uint8_t *at = w + (size_t)p * panel + s * (SL_STEP_CODES / 2);
                 if (s % 2 == 0)
-                    _mm_prefetch(at + AHEAD_BYTES / panels, _MM_HINT_T0);
+                    _mm_prefetch(at + ahead, _MM_HINT_T0);
                 struct pair v = levels64(table, load32(at));
 #pragma GCC unroll 4
                 for (int r = 0; r < rows; r++) {
@@ -157,13 +156,15 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
     for (int i = 0; i < rows * panels; i++)
         lo[i] = hi[i] = _mm256_setzero_ps();
     for (size_t g = 0; g < f->n_groups; g++) {
+        const size_t ahead = sl_ahead(type, f->n_groups, f->panel, (size_t)panels, g);
         if (type == SL_DTYPE_Q8)
-            dots_q8(rows, panels, sum, codes, f->panel, x, f->ldx);
+            dots_q8(rows, panels, sum, codes, f->panel, ahead, x, f->ldx);
         else
-            dots_q4(rows, panels, sum, codes, f->panel, x, f->ldx);
+            dots_q4(rows, panels, sum, codes, f->panel, ahead, x, f->ldx);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *d = scales + (size_t)p * f->panel;
+            _mm_prefetch(d + (size_t)panels * f->panel, _MM_HINT_T0);
             __m256 d_lo = scales8(d), d_hi = scales8(d + 16);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {

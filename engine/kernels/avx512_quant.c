@@ -17,8 +17,7 @@ enum {
     MAX_PANELS = 4,
     MAX_SUMS = 8, /* rows × panels of a tile */
     MAX_ROWS = 12,
-    K_GROUPS = 32, /* of a block of k: 16 KiB of codes */
-    AHEAD_BYTES = 8192
+    K_GROUPS = 32 /* of a block of k: 16 KiB of codes */
 };
 
 static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *w)
@@ -84,6 +83,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         acc[i] = j->first ? _mm512_setzero_ps() : _mm512_loadu_ps(y);
     }
     for (size_t g = 0; g < j->n_groups; g++, x++, scales += SL_GROUP_SCALES) {
+        const size_t ahead = sl_ahead(type, j->n_groups, panel, (size_t)panels, g);
 #pragma GCC unroll 12
         for (int i = 0; i < rows * panels; i++)
             sum[i] = start(type, x[(size_t)(i % rows) * ldx].offset);
@@ -94,7 +94,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
                 const uint8_t *at = w + (size_t)p * panel;
                 __m512i v = ready ? _mm512_load_si512(at) : unsigned_codes(type, at);
                 if (!ready && (type == SL_DTYPE_Q8 || s % 2 == 0))
-                    _mm_prefetch(at + AHEAD_BYTES / panels, _MM_HINT_T0);
+                    _mm_prefetch(at + ahead, _MM_HINT_T0);
 #pragma GCC unroll 12
                 for (int r = 0; r < rows; r++)
                     sum[p * rows + r] = _mm512_dpbusd_epi32(
@@ -103,7 +103,10 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         }
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
-            __m512 d = scales16(scales + (size_t)p * panel);
+            const uint8_t *at = scales + (size_t)p * panel;
+            __m512 d = scales16(at);
+            if (!ready)
+                _mm_prefetch(at + (size_t)panels * panel, _MM_HINT_T0);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++)
                 acc[p * rows + r] =

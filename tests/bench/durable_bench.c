@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 

@@ -29,7 +29,7 @@
 #include <string.h>
 
 #include "engine/base/random.h"
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 #include "tests/support/serving.h"
 #include "tests/support/streams.h"
 

@@ -16,8 +16,8 @@
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
 #include "engine/workers.h"
+#include "server/cli/limits.h"
 #include "tests/support/floats.h"
-#include "tests/support/limits.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -30,7 +30,8 @@ static const struct {
     size_t n_in, n_out;
 } shapes[] = {{768, 768}, {768, 3072}, {3072, 768}, {768, 65536}};
 static const size_t rows[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 512};
-static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
+static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8,
+                                      SL_DTYPE_Q4};
 
 /* --- products --- */
 
@@ -38,6 +39,7 @@ struct product {
     const struct sl_kernels *k;
     float *y;
     const float *x;
+    const struct sl_group *q; /* the same in 8 bits */
     const char *w;
     enum sl_dtype type;
     size_t rows, n_in, n_out;
@@ -48,7 +50,11 @@ static void product_part(void *arg, size_t part, size_t n_parts)
     const struct product *p = arg;
     size_t begin, end, panels = sl_panels(p->n_out);
     sl_work_range(panels, 1, part, n_parts, &begin, &end);
-    p->k->matmul(p->y, p->n_out, p->x, p->n_in, p->rows, p->w, p->type, p->n_in, begin, end);
+    if (p->q)
+        p->k->matmul_q(p->y, p->n_out, p->q, sl_groups(p->n_in), p->rows, p->w, p->type, p->n_in,
+                       begin, end);
+    else
+        p->k->matmul(p->y, p->n_out, p->x, p->n_in, p->rows, p->w, p->type, p->n_in, begin, end);
 }
 
 /* Seconds of one product. `at`: where in the ring the last one ended. */
@@ -76,6 +82,7 @@ struct bench {
     struct series cells[MAX_THREADS][COUNT(shapes)][COUNT(rows)];
     char *ring;
     float *x, *y;
+    struct sl_group *q;
 };
 
 /* One packed matrix over and over. */
@@ -99,8 +106,14 @@ static void measure_type(struct bench *b, enum sl_dtype type, size_t n_rounds)
             limits_measure(&b->limits[t], b->w[t], b->k->name, b->ring, RING_BYTES);
             for (size_t i = 0; i < COUNT(shapes) * COUNT(rows); i++) {
                 size_t s = i / COUNT(rows), r = i % COUNT(rows);
-                struct product p = {b->k, b->y,    b->x,           NULL,
-                                    type, rows[r], shapes[s].n_in, shapes[s].n_out};
+                struct product p = {.k = b->k,
+                                    .y = b->y,
+                                    .x = b->x,
+                                    .q = sl_is_quantised(type) ? b->q : NULL,
+                                    .type = type,
+                                    .rows = rows[r],
+                                    .n_in = shapes[s].n_in,
+                                    .n_out = shapes[s].n_out};
                 series_add(&b->cells[t][s][r], measure_product(&p, b->w[t], b->ring, &at));
             }
         }
@@ -122,18 +135,20 @@ static void print_type(const struct bench *b, enum sl_dtype type)
                t ? "s" : "");
         print_limits("read, 1 stream", &l->read_1, "GB/s");
         print_limits("4 streams", &l->read_4, "GB/s");
-        print_limits("FMA", &l->fma, "GFLOP/s");
-        printf("\n  rows   in x out         µs     GB/s  of read  GFLOP/s   of FMA\n");
+        const struct series *arithmetic = limits_arithmetic(l, type);
+        print_limits("arithmetic", arithmetic, "GOP/s");
+        printf("\n  rows   in x out         µs     GB/s  of read    GOP/s   of arithmetic\n");
         for (size_t s = 0; s < COUNT(shapes); s++) {
             for (size_t r = 0; r < COUNT(rows); r++) {
                 double us = series_median(&b->cells[t][s][r]) * 1e6;
                 double n = (double)shapes[s].n_in * (double)shapes[s].n_out;
-                double gb = n * (double)sl_dtype_size(type) / us / 1e3;
+                size_t bytes = sl_pack_bytes(type, shapes[s].n_out, shapes[s].n_in);
+                double gb = (double)bytes / us / 1e3;
                 double gflop = 2 * n * (double)rows[r] / us / 1e3;
                 printf("  %4zu %5zu x %-6zu %9.1f %8.1f %7.0f%% %8.1f", rows[r], shapes[s].n_in,
                        shapes[s].n_out, us, gb, 100 * gb / series_median(&l->read_4), gflop);
-                if (l->fma.n > 0)
-                    printf(" %7.0f%%", 100 * gflop / series_median(&l->fma));
+                if (arithmetic->n > 0)
+                    printf(" %7.0f%%", 100 * gflop / series_median(arithmetic));
                 printf("\n");
             }
         }
@@ -230,11 +245,13 @@ static bool prepare(struct bench *b)
     b->ring = sl_huge_alloc(RING_BYTES);
     b->x = sl_huge_alloc(x_bytes);
     b->y = sl_huge_alloc(y_bytes);
-    if (!b->ring || !b->x || !b->y)
+    b->q = sl_huge_alloc(sizeof *b->q * sl_groups((size_t)MAX_ROWS * MAX_IN));
+    if (!b->ring || !b->x || !b->y || !b->q)
         return false;
     memset(b->ring, 0, RING_BYTES);
     memset(b->y, 0, y_bytes);
     fill_uniform(b->x, (size_t)MAX_ROWS * MAX_IN, 2);
+    b->k->quantise(b->q, b->x, (size_t)MAX_ROWS * MAX_IN);
     return true;
 }
 
@@ -268,6 +285,7 @@ int main(int argc, char **argv)
         sl_workers_close(b.w[t]);
     sl_free(b.ring);
     sl_free(b.x);
+    sl_free(b.q);
     sl_free(b.y);
     return 0;
 }

@@ -18,7 +18,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/workers.h"
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 #include "tests/support/seeded_pth.h"
 #include "tests/support/tree.h"
 

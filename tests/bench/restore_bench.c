@@ -22,7 +22,7 @@
 #include "engine/base/mem.h"
 #include "engine/forward.h"
 #include "server/residency.h"
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 #include "tests/support/seeded.h"
 #include "tests/support/tree.h"
 

@@ -15,7 +15,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/model_priv.h"
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 #include "tests/support/runner.h"
 #include "tests/support/seeded.h"
 

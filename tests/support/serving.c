@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 
 enum { ARGS_MAX = 32, AT_ONCE_MAX = 64 };
 

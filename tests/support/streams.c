@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 #include "tests/support/serving.h"
 
 /* --- samples -----------------------------------------------------------------------------------*/

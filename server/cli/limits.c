@@ -1,6 +1,7 @@
 /* limits.c: see limits.h. */
-#include "tests/support/limits.h"
+#include "server/cli/limits.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,13 +80,22 @@ READER(1)
 READER(4)
 #endif
 
-enum { FMA_TURNS = 1000000, FMA_SUMS = 12 };
+enum {
+    FMA_TURNS = 1000000,
+    FMA_SUMS = 12,
+    BYTES_TURNS = 1000000,
+    BYTES_PRODUCTS = 8, /* of 32 bytes, a turn */
+    DOTS = 12           /* of 64 bytes */
+};
 
 #ifdef __x86_64__
 #define FMA4(r, a, b, c, d)                                                                        \
     "vfmadd231ps %%" r "15, %%" r "15, %%" r a "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r b      \
     "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r c "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r d  \
     "\n\t"
+#define ALL_XMM                                                                                    \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
+        "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc"
 #define FMA_LOOP(r)                                                                                \
     long n = FMA_TURNS;                                                                            \
     (void)arg, (void)part, (void)n_parts;                                                          \
@@ -101,6 +111,38 @@ static void fma_16(void *arg, size_t part, size_t n_parts)
 {
     FMA_LOOP("zmm");
 }
+
+/* 32 products of bytes, added up in 32 bits; four of them with one widening. */
+#define PRODUCT(t) "vpmaddubsw %%ymm15, %%ymm15, %%ymm" t "\n\t"
+#define WIDEN(t, sum)                                                                              \
+    "vpmaddwd %%ymm14, %%ymm" t ", %%ymm" t "\n\tvpaddd %%ymm" t ", %%ymm" sum ", %%ymm" sum "\n"  \
+                                                                                             "\t"
+#define MORE(t, u) PRODUCT(u) "vpaddw %%ymm" u ", %%ymm" t ", %%ymm" t "\n\t"
+#define BYTES_LOOP(body)                                                                           \
+    long n = BYTES_TURNS;                                                                          \
+    (void)arg, (void)part, (void)n_parts;                                                          \
+    __asm__ volatile("vzeroall\n1:\n\t" body "dec %0\n\tjnz 1b\n\tvzeroupper" : "+r"(n)::ALL_XMM)
+#define BYTE(t, sum) PRODUCT(t) WIDEN(t, sum)
+#define FOUR(t, u, sum) PRODUCT(t) MORE(t, u) MORE(t, u) MORE(t, u) WIDEN(t, sum)
+
+static void bytes_avx2(void *arg, size_t part, size_t n_parts)
+{
+    BYTES_LOOP(BYTE("8", "0") BYTE("9", "1") BYTE("10", "2") BYTE("11", "3") BYTE("8", "4")
+                   BYTE("9", "5") BYTE("10", "6") BYTE("11", "7"));
+}
+
+static void fours_avx2(void *arg, size_t part, size_t n_parts)
+{
+    BYTES_LOOP(FOUR("8", "12", "0") FOUR("9", "13", "1"));
+}
+
+#define DOT2(a, b)                                                                                 \
+    "vpdpbusd %%zmm15, %%zmm15, %%zmm" a "\n\tvpdpbusd %%zmm15, %%zmm15, %%zmm" b "\n\t"
+static void bytes_vnni(void *arg, size_t part, size_t n_parts)
+{
+    BYTES_LOOP(DOT2("0", "1") DOT2("2", "3") DOT2("4", "5") DOT2("6", "7") DOT2("8", "9")
+                   DOT2("10", "11"));
+}
 #endif
 
 static double seconds_of(struct sl_workers *w, sl_work_fn *fn, void *arg)
@@ -110,6 +152,11 @@ static double seconds_of(struct sl_workers *w, sl_work_fn *fn, void *arg)
     return bench_now() - t;
 }
 
+const struct series *limits_arithmetic(const struct limits *l, enum sl_dtype type)
+{
+    return type == SL_DTYPE_Q8 ? &l->bytes : type == SL_DTYPE_Q4 ? &l->fours : &l->fma;
+}
+
 void limits_measure(struct limits *l, struct sl_workers *w, const char *table, const void *memory,
                     size_t n_bytes)
 {
@@ -117,11 +164,23 @@ void limits_measure(struct limits *l, struct sl_workers *w, const char *table, c
     series_add(&l->read_1, (double)s.n / 1e9 / seconds_of(w, read_1, &s));
     series_add(&l->read_4, (double)s.n / 1e9 / seconds_of(w, read_4, &s));
 #ifdef __x86_64__
-    double flop = 2.0 * FMA_TURNS * FMA_SUMS / 1e9 * (double)sl_workers_threads(w);
-    if (strncmp(table, "avx512", 6) == 0)
+    double threads = (double)sl_workers_threads(w);
+    double flop = 2e-9 * FMA_TURNS * FMA_SUMS * threads;
+    double products = 2e-9 * BYTES_TURNS * BYTES_PRODUCTS * 32 * threads;
+    double dots = 2e-9 * BYTES_TURNS * DOTS * 64 * threads;
+    bool avx512 = strncmp(table, "avx512", 6) == 0;
+    if (avx512)
         series_add(&l->fma, flop * 16 / seconds_of(w, fma_16, NULL));
     else if (strcmp(table, "avx2") == 0)
         series_add(&l->fma, flop * 8 / seconds_of(w, fma_8, NULL));
+    if (strcmp(table, "avx512vnni") == 0) {
+        double rate = dots / seconds_of(w, bytes_vnni, NULL);
+        series_add(&l->bytes, rate);
+        series_add(&l->fours, rate);
+    } else if (avx512 || strcmp(table, "avx2") == 0) {
+        series_add(&l->bytes, products / seconds_of(w, bytes_avx2, NULL));
+        series_add(&l->fours, products / seconds_of(w, fours_avx2, NULL));
+    }
 #else
     (void)table;
 #endif

@@ -1,13 +1,16 @@
 /* limits.h: what the machine can do, and the rounds of a measurement: for benches.
  *
  * The limits are measured with code that does nothing else: reading memory in one and in four
- * streams a thread, and f32 fused multiply-adds on registers. */
-#ifndef SLATE_TESTS_LIMITS_H
-#define SLATE_TESTS_LIMITS_H
+ * streams a thread, and on registers f32 fused multiply-adds and products of bytes, as the table's
+ * instructions have them: with a sum in 32 bits after every product (what 8-bit weights need), and
+ * after every fourth one (what 4-bit weights allow). */
+#ifndef SLATE_CLI_LIMITS_H
+#define SLATE_CLI_LIMITS_H
 
 #include <stddef.h>
 
 #include "engine/workers.h"
+#include "slate/base.h"
 
 double bench_now(void); /* seconds */
 
@@ -24,8 +27,12 @@ double series_quantile(const struct series *s, double q); /* n ≥ 1 */
 double series_median(const struct series *s);
 
 struct limits {
-    struct series read_1, read_4, fma; /* GB/s, GB/s, GFLOP/s; fma.n 0: not known for the table */
+    struct series read_1, read_4;    /* GB/s */
+    struct series fma, bytes, fours; /* operations per ns; n 0: not known for the table */
 };
+
+/* What bounds products of a matrix of this type. */
+const struct series *limits_arithmetic(const struct limits *l, enum sl_dtype type);
 
 /* One round on all of w's threads; reads n_bytes of memory, which should be larger than any cache
  * and lie in huge pages. */
