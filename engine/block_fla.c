@@ -31,8 +31,7 @@ static void load_some_ends(struct sl_load *l, struct sl_ends *ret, const char *e
     ret->norm_out.rms = true;
     ret->norm_out.eps = l->config.norm_eps;
     sl_load_vector(l, &ret->norm_out.w, d, "%s", norm);
-    sl_load_matrix(l, &ret->head, vocab, d, SL_OUT_IN, "%s",
-                   l->config.tied ? embedding : "lm_head.weight");
+    sl_load_head(l, &ret->head, vocab, d, "%s", l->config.tied ? embedding : "lm_head.weight");
     if (l->config.tied)
         sl_load_ignore(l, "lm_head.weight");
 }

@@ -34,8 +34,7 @@ static void load_ends(struct sl_load *l, struct sl_ends *ret)
     sl_load_vector(l, &ret->norm_out.w, d, "norm.weight");
     sl_load_vector(l, &ret->norm_out.b, d, "norm.bias");
     c->tied = !sl_load_has(l, "to_out.weight") && !sl_load_has(l, "to_out.bias");
-    sl_load_matrix(l, &ret->head, c->vocab_size, d, SL_OUT_IN,
-                   c->tied ? "token_emb.weight" : "to_out.weight");
+    sl_load_head(l, &ret->head, c->vocab_size, d, c->tied ? "token_emb.weight" : "to_out.weight");
     if (!c->tied)
         sl_load_vector(l, &ret->head_bias, c->vocab_size, "to_out.bias");
     sl_load_ignore(l, "performer.proj_updater.calls_since_last_redraw");

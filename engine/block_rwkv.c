@@ -42,8 +42,7 @@ static void load_ends(struct sl_load *l, struct sl_ends *ret)
     sl_load_vector(l, &ret->norm_out.w, d, "ln_out.weight");
     if (!l->config.bare)
         sl_load_vector(l, &ret->norm_out.b, d, "ln_out.bias");
-    sl_load_matrix(l, &ret->head, vocab, d, SL_OUT_IN,
-                   l->config.tied ? "emb.weight" : "head.weight");
+    sl_load_head(l, &ret->head, vocab, d, l->config.tied ? "emb.weight" : "head.weight");
     if (l->config.tied)
         sl_load_ignore(l, "head.weight");
 }

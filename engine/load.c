@@ -442,6 +442,16 @@ void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_
                need_matrix(l, name, n_out, n_in, layout));
 }
 
+void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
+                  const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    enum sl_layout layout = turned ? SL_IN_OUT : SL_OUT_IN;
+    add_matrix(l, ret, n_out, n_in, layout, l->weights == SL_DTYPE_Q4 ? SL_DTYPE_Q8 : l->weights,
+               need_matrix(l, name, n_out, n_in, layout));
+}
+
 void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
                      size_t n_stacked, size_t n_in, const char *fmt, ...)
 {
