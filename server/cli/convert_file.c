@@ -84,8 +84,10 @@ static enum sl_code seal(struct output *o, struct sl_conversion *c, struct sl_er
 
 static enum sl_code write_part(struct output *o, struct sl_conversion *c, struct sl_error *err)
 {
-    o->fd =
-        o->io->open(o->dir, o->part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    do
+        o->fd = o->io->open(o->dir, o->part, flags, 0666); /* for others to read, as cp would */
+    while (o->fd < 0 && errno == EINTR);
     if (o->fd < 0)
         return sl_io_fail(err, "open of", o->where, errno);
     enum sl_code rc = sl_conversion_write(c, take, o, err);

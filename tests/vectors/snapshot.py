@@ -5,6 +5,7 @@
     snapshot.py edit IN OUT NAME INDEX VALUE     one value changed (INDEX counts in C order)
     snapshot.py average A B OUT                  the mean of two memories
     snapshot.py meta IN OUT KEY VALUE            an entry of the metadata changed
+    snapshot.py converted FILE MODEL             MODEL is what `slate convert` made of FILE
 
 The format, whole: 8 bytes of little-endian length, a JSON object, the data. Each key is a tensor
 {"dtype", "shape", "data_offsets"} in row-major order, "__metadata__" maps strings to strings. BF16
@@ -18,7 +19,7 @@ import sys
 
 import numpy as np
 
-TYPES = {"F32": "<f4", "BF16": "<u2", "I8": "i1", "I64": "<i8"}
+TYPES = {"F32": "<f4", "BF16": "<u2", "I8": "i1", "I64": "<i8", "F16": "<f2", "U8": "u1"}
 NAMES = {np.dtype("<f4"): "F32", np.dtype("<i8"): "I64"}
 
 
@@ -114,6 +115,32 @@ def meta(source, target, key, value):
     save(target, metadata, decoded(tensors))
 
 
+def converted(source, model):
+    """Same names and shapes; the same bits, or F32 rounded to BF16 or F16. Prints each tensor's fate."""
+    given = {name: (dtype, a) for name, dtype, a in load(source)[1]}
+    metadata, tensors = load(model)
+    for name, dtype, a in tensors:
+        if name == "slate.tokenizer":
+            print(name, dtype, a.tobytes().hex())
+            continue
+        was, x = given.pop(name)
+        assert x.shape == a.shape, name
+        if dtype == was:
+            assert x.tobytes() == a.tobytes(), name
+        elif dtype == "F16":
+            with np.errstate(all="ignore"):
+                assert x.astype("<f2").tobytes() == a.tobytes(), name
+        else:
+            u = x.view("<u4").astype("<u8")
+            rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16
+            assert dtype == "BF16" and rounded.astype("<u2").tobytes() == a.tobytes(), name
+        print(name, was, dtype)
+    assert not given, given.keys()
+    for key, value in metadata.items():
+        print("meta", key, value)
+
+
 if __name__ == "__main__":
     commands = {"dump": dump, "sha": sha, "edit": edit, "average": average, "meta": meta}
+    commands["converted"] = converted
     commands[sys.argv[1]](*sys.argv[2:])
