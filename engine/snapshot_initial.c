@@ -2,7 +2,17 @@
  *
  * BlinkDL's training code learns one matrix per layer and head, what the memory holds before the
  * first token, and stores it as the training kernel indexes it: [head][value][key], for RWKV-5, 6
- * and 7 alike. A slot has [head][key][value]. Shifts begin as zeros. */
+ * and 7 alike. A slot has [head][key][value]. Shifts begin as zeros. What goes wrong:
+ *
+ *   the axes    ChatRWKV's inference code keeps v5 and v6 as [key][value], so it transposes the
+ * file on reading, and v7 as [value][key], so there it does not: one file order, two rules.
+ *               RWKV-PEFT transposes v7 as well, but on the way into a kernel of
+ *               flash-linear-attention, whose public argument is [key][value]: the file is the
+ * same. A wrong order is no error and gives fluent text: only the tuning is lost. the names
+ * "blocks.N.att.time_state"; trainers that wrap the model put a word before it
+ *               ("language_model.", "model.").
+ *   the file    whole checkpoints hold it beside the weights, or the tuned states alone are saved.
+ */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +27,7 @@ struct initial {
     const struct sl_model *m;
     const struct sl_tensors *file;
     const char *name;      /* of the file, for messages */
+    char prefix[64];       /* of its names */
     unsigned char *native; /* the elements of one tensor, dense, in the file's type */
     float *values;         /* and widened */
     struct sl_error *err;
@@ -35,10 +46,26 @@ static const struct sl_state_tensor *matrix_of(const struct sl_model *m, size_t 
     return NULL;
 }
 
+/* What stands before "blocks.0.att.time_state", where that is there. */
+static void find_prefix(struct initial *in)
+{
+    static const char first[] = "blocks.0.att.time_state";
+    for (size_t i = 0; i < in->file->n; i++) {
+        const char *name = in->file->v[i].name;
+        size_t n = strlen(name), k = sizeof first - 1;
+        if (n < k || n - k >= sizeof in->prefix || strcmp(name + n - k, first) != 0)
+            continue;
+        if (n == k || name[n - k - 1] == '.') {
+            (void)snprintf(in->prefix, sizeof in->prefix, "%.*s", (int)(n - k), name);
+            return; /* sorted: the shortest of several comes first where one is the other's end */
+        }
+    }
+}
+
 static const struct sl_tensor *find(const struct initial *in, size_t i)
 {
-    char name[64];
-    (void)snprintf(name, sizeof name, "blocks.%zu.att.time_state", i);
+    char name[128];
+    (void)snprintf(name, sizeof name, "%sblocks.%zu.att.time_state", in->prefix, i);
     return sl_tensors_find(in->file, name);
 }
 
@@ -101,8 +128,7 @@ static void fill_layer(const struct initial *in, size_t i, unsigned char *state)
                 dst[(h * n + k) * n + v] = in->values[(h * n + v) * n + k];
 }
 
-static enum sl_code prepare(struct initial *in, const void *data, size_t n,
-                            struct sl_tensors **ret_file)
+static enum sl_code check_model(const struct initial *in)
 {
     const struct sl_model_info *mi = sl_model_info(in->m);
     for (size_t i = 0; i < mi->n_layers; i++)
@@ -110,10 +136,13 @@ static enum sl_code prepare(struct initial *in, const void *data, size_t n,
             return sl_fail(in->err, SL_E_UNSUPPORTED,
                            "%.160s: state-tuned files are of RWKV-5, 6 and 7, and the model is %s",
                            in->name, mi->arch);
-    enum sl_code c = sl_tensors_open_memory(ret_file, data, n, in->name, in->err);
-    if (c)
-        return c;
-    in->file = *ret_file;
+    return SL_OK;
+}
+
+static enum sl_code prepare(struct initial *in)
+{
+    const struct sl_model_info *mi = sl_model_info(in->m);
+    find_prefix(in);
     const struct sl_tensor *beyond = find(in, mi->n_layers);
     if (beyond)
         return sl_fail(in->err, SL_E_MODEL_INVALID,
@@ -131,23 +160,46 @@ static enum sl_code prepare(struct initial *in, const void *data, size_t n,
     return SL_OK;
 }
 
+/* Takes the file over. */
+static enum sl_code read_file(struct initial *in, struct sl_tensors *file, void *state)
+{
+    const struct sl_model *m = in->m;
+    size_t n_layers = sl_model_info(m)->n_layers;
+    in->file = file;
+    enum sl_code c = prepare(in);
+    for (size_t i = 0; i < n_layers && !c; i++)
+        c = check_layer(in, i);
+    if (c)
+        goto out;
+    sl_model_state_init(m, state);
+    for (size_t i = 0; i < n_layers; i++)
+        fill_layer(in, i, state);
+out:
+    sl_free(in->native);
+    sl_free(in->values);
+    sl_tensors_close(file);
+    return c;
+}
+
 enum sl_code sl_initial_state_read(const struct sl_model *m, const void *data, size_t n,
                                    const char *name, void *state, struct sl_error *err)
 {
     struct initial in = {.m = m, .name = name, .err = err};
     struct sl_tensors *file = NULL;
-    size_t n_layers = sl_model_info(m)->n_layers;
-    enum sl_code c = prepare(&in, data, n, &file);
-    for (size_t i = 0; i < n_layers && !c; i++)
-        c = check_layer(&in, i);
-    if (c)
-        goto out;
-    sl_model_state_init(m, state);
-    for (size_t i = 0; i < n_layers; i++)
-        fill_layer(&in, i, state);
-out:
-    sl_free(in.native);
-    sl_free(in.values);
-    sl_tensors_close(file);
-    return c;
+    enum sl_code c = check_model(&in);
+    if (!c)
+        c = sl_tensors_open_memory(&file, data, n, name, err);
+    return c ? c : read_file(&in, file, state);
+}
+
+enum sl_code sl_initial_state_open(const struct sl_model *m, const char *path, void *state,
+                                   struct sl_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    struct initial in = {.m = m, .name = slash && slash[1] ? slash + 1 : path, .err = err};
+    struct sl_tensors *file = NULL;
+    enum sl_code c = check_model(&in);
+    if (!c)
+        c = sl_tensors_open(&file, path, err);
+    return c ? c : read_file(&in, file, state);
 }

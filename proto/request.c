@@ -152,17 +152,24 @@ static enum sl_code read_from_object(const struct sl_decode *d, const json_t *v,
     const json_t *session = sl_json_member(v, "session");
     const json_t *snapshot = sl_json_member(v, "snapshot");
     const json_t *state = sl_json_member(v, "initial_state");
-    if (!!session + !!snapshot + !!state != 1)
+    const json_t *name = sl_json_member(v, "initial_state_name");
+    int n = !!session + !!snapshot + !!state + !!name;
+    if (n != 1)
         return sl_fail_param(d->err, SL_E_INVALID_VALUE, "from",
-                             "from must hold exactly one of session, snapshot and initial_state, "
-                             "got %d of them",
-                             !!session + !!snapshot + !!state);
+                             "from must hold exactly one of session, snapshot, initial_state and "
+                             "initial_state_name, got %d of them",
+                             n);
     if (snapshot)
         return sl_decode_base64(d, snapshot, "from.snapshot", &r->from_snapshot,
                                 &r->n_from_snapshot);
     if (state)
         return sl_decode_base64(d, state, "from.initial_state", &r->from_initial_state,
                                 &r->n_from_initial_state);
+    if (name && !json_is_string(name))
+        return sl_json_wrong_type(name, "from.initial_state_name", "a name, a string", d->err);
+    if (name)
+        return sl_json_cstr(name, "from.initial_state_name", SL_INITIAL_STATE_NAME_MAX, d->pool,
+                            &r->from_initial_state_name, d->err);
     if (!json_is_string(session))
         return sl_json_wrong_type(session, "from.session", "a session's id, a string", d->err);
     enum sl_code c = sl_session_id_check(json_string_value(session), json_string_length(session),
@@ -184,8 +191,8 @@ static enum sl_code read_from(const struct sl_decode *d, struct sl_session_reque
     if (json_is_object(v))
         return read_from_object(d, v, r);
     return sl_json_wrong_type(v, "from",
-                              "a session's id or an object with one of session, snapshot and "
-                              "initial_state",
+                              "a session's id or an object with one of session, snapshot, "
+                              "initial_state and initial_state_name",
                               d->err);
 }
 

@@ -17,6 +17,7 @@
 
 enum {
     SL_SESSION_ID_MAX = 128,
+    SL_INITIAL_STATE_NAME_MAX = 64,
     SL_MODEL_NAME_MAX = 256,
     SL_REQUEST_STOPS_MAX = 16, /* stop strings in a request; a chat template's come on top */
     SL_ETAG_SIZE = 64          /* room for an ETag and its '\0' */
@@ -131,12 +132,13 @@ struct sl_session_request {
     struct sl_text metadata; /* compact JSON text of an object; s NULL: absent. It replaces the
                                 old one whole */
 
-    /* create: `from`, at most one of them. The last two are served by a later version. */
+    /* create: `from`, at most one of them */
     const char *from_session;
     const unsigned char *from_snapshot;
     size_t n_from_snapshot;
     const unsigned char *from_initial_state;
     size_t n_from_initial_state;
+    const char *from_initial_state_name;
 };
 
 SL_NODISCARD enum sl_code sl_session_create_decode(struct sl_session_request *ret, const void *body,

@@ -350,6 +350,11 @@ static void model_fields(struct sl_json_out *w, const struct sl_model_view *m)
     key_str(w, "fingerprint", hex);
     key_str(w, "tokenizer", m->tokenizer);
     key_str(w, "chat_template", m->chat_template);
+    sl_out_key(w, "initial_states");
+    sl_out_open(w, '[');
+    for (size_t i = 0; i < m->n_initial_states; i++)
+        sl_out_str(w, m->initial_states[i]);
+    sl_out_close(w, ']');
     sl_out_close(w, '}');
 }
 

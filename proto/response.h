@@ -118,8 +118,10 @@ struct sl_model_view {
     const char *id;  /* one of the served names */
     int64_t created; /* Unix time, s */
     const struct sl_model_info *info;
-    const char *tokenizer;     /* its kind */
-    const char *chat_template; /* its name */
+    const char *tokenizer;             /* its kind */
+    const char *chat_template;         /* its name */
+    const char *const *initial_states; /* names that sessions may ask for */
+    size_t n_initial_states;
 };
 void sl_write_model(struct sl_buf *b, const struct sl_model_view *m);
 void sl_write_model_list(struct sl_buf *b, const struct sl_model_view *m, size_t n);

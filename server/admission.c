@@ -37,8 +37,9 @@ static void enter_engine(struct sl_run *r)
     r->live = sl_slab_take(ts->slab);
     r->shadow = sl_slab_take(ts->slab);
     assert(r->live && r->shadow); /* the slab has two for every running turn */
-    struct sl_turn_states states = {
-        .base = r->session ? r->session->state : NULL, .live = r->live, .shadow = r->shadow};
+    struct sl_turn_states states = {.base = r->session ? r->session->state : ts->opt.initial_state,
+                                    .live = r->live,
+                                    .shadow = r->shadow};
     r->state = RUNNING;
     ts->n_running++;
     enum sl_code c = sl_engine_submit(ts->engine, r->turn, &states, NULL);

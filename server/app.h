@@ -5,6 +5,7 @@
 #define SLATE_SERVER_APP_H
 
 #include "proto/chat.h"
+#include "server/initial.h"
 #include "server/server.h"
 #include "server/sessions.h"
 #include "server/turns.h"
@@ -15,6 +16,7 @@ struct sl_app {
     struct sl_model *model;
     struct sl_tokenizer *tokenizer;
     struct sl_slab *slab;
+    struct sl_initial_states *initial; /* NULL: none were given */
     struct sl_sessions *sessions;
     struct sl_turns *turns;
     struct sl_limits limits;

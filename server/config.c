@@ -38,6 +38,11 @@ static const struct sl_option options[] = {
      "this machine can run. "
      "All give the same bits.",
      ALL},
+    {"initial-state", SL_OPTION_TEXTS, AT(initial_states), NULL, 0, 0, NULL, "[NAME=]FILE",
+     "A state-tuned file of RWKV-5, 6 or 7 (.pth or .safetensors with blocks.N.att.time_state): "
+     "every new session begins with it. With a NAME only those that ask for it: "
+     "{\"from\":{\"initial_state_name\":\"NAME\"}}.",
+     SL_CMD_SERVE | SL_CMD_GENERATE},
     {"rule", SL_OPTION_STRING, AT(rule), NULL, 0, 0, NULL, "NAME=VALUE,...",
      "What the model's file does not say of its memory rule. Performer: kernel=softmax|relu, "
      "stabiliser=max|none. RWKV-5: ln_x_eps=64e-5|1e-5. First values are the defaults.",

@@ -87,13 +87,14 @@ struct sl_config {
     const char *model;     /* NULL: the embedded one */
     const char *tokenizer; /* NULL: the model's own; "bytes"; or a file */
     struct sl_strings model_names;
-    const char *weights;      /* NULL, "f32", "bf16", "f16", "q8", "q4" */
-    const char *kernels;      /* NULL, or a name that sl_kernels_find() knows */
-    const char *rule;         /* NULL, or "name=value,…": see sl_model_options */
-    int numerics;             /* enum SL_NUMERICS_… */
-    const char *prefill_mode; /* NULL, or a name of model.h */
-    uint64_t threads;         /* 0: one per core */
-    const char *begin_token;  /* NULL: the model's habit; "none"; or a token id in decimal */
+    const char *weights;              /* NULL, "f32", "bf16", "f16", "q8", "q4" */
+    const char *kernels;              /* NULL, or a name that sl_kernels_find() knows */
+    struct sl_strings initial_states; /* see initial.h */
+    const char *rule;                 /* NULL, or "name=value,…": see sl_model_options */
+    int numerics;                     /* enum SL_NUMERICS_… */
+    const char *prefill_mode;         /* NULL, or a name of model.h */
+    uint64_t threads;                 /* 0: one per core */
+    const char *begin_token; /* NULL: the model's habit; "none"; or a token id in decimal */
     const char *chat_template;
     /* sessions and admission */
     const char *store;                   /* "dir:PATH", "memory" */

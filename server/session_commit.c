@@ -194,10 +194,15 @@ static void on_restored(void *arg, enum sl_code code, const struct sl_error *err
 
 static enum sl_code read_initial_state(struct sl_op *op)
 {
-    sl_model_state_init(op->ss->opt.model, op->decoded);
+    sl_model_state_init(op->ss->opt.model, op->decoded); /* also after an error */
     op->ring = sl_calloc(1, sizeof *op->ring);
     if (!op->ring)
         return sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to restore a session");
+    if (op->kind == SL_RESTORE_STATE) {
+        assert(op->n_data == sl_model_info(op->ss->opt.model)->state_bytes);
+        memcpy(op->decoded, op->data, op->n_data);
+        return SL_OK;
+    }
     enum sl_code c = sl_initial_state_read(op->ss->opt.model, op->data, op->n_data, "from",
                                            op->decoded, &op->err);
     if (c && c != SL_E_NO_MEMORY)
@@ -210,7 +215,7 @@ static enum sl_code decode_and_encode(struct sl_op *op)
 {
     const struct sl_sessions_options *o = &op->ss->opt;
     struct sl_continuation c = {.pool = SL_POOL_INIT};
-    if (op->kind == SL_RESTORE_INITIAL_STATE)
+    if (op->kind != SL_RESTORE_SNAPSHOT)
         return read_initial_state(op);
     enum sl_code code = sl_snapshot_read(o->model, o->tokenizer, op->data, op->n_data, op->decoded,
                                          &op->info, &op->err);

@@ -172,7 +172,11 @@ void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_tt
 void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
                         void *arg);
 
-enum sl_restore_kind { SL_RESTORE_SNAPSHOT, SL_RESTORE_INITIAL_STATE /* a state-tuned file */ };
+enum sl_restore_kind {
+    SL_RESTORE_SNAPSHOT,
+    SL_RESTORE_INITIAL_STATE, /* a state-tuned file */
+    SL_RESTORE_STATE          /* a state as it lies in a slot, that was checked: initial.h */
+};
 
 /* A session from a snapshot's bytes, which are checked whole before anything changes. `over`: a
  * session that is replaced (version + 1, same incarnation, time to live and metadata; SESSION_BUSY)

@@ -32,8 +32,9 @@ struct sl_turns_options {
     size_t max_tokens;         /* that a paused turn may still want; 0: any number */
     size_t max_step_rows;
     size_t n_threads;
-    int64_t begin_token;  /* fed to an empty session first; -1: none */
-    int64_t (*now)(void); /* Unix time, s */
+    int64_t begin_token;       /* fed to an empty session first; -1: none */
+    const void *initial_state; /* of turns without a session; NULL: the model's own */
+    int64_t (*now)(void);      /* Unix time, s */
 };
 
 /* Opens the engine and hangs it on the loop. Everything given must outlive it. */

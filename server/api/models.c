@@ -20,6 +20,7 @@ static void fill_view(const struct sl_app *app, const char *name, struct sl_mode
                                   .info = sl_model_info(app->model),
                                   .tokenizer = sl_tokenizer_kind(app->tokenizer),
                                   .chat_template = app->chat ? app->chat->name : NULL};
+    ret->initial_states = sl_initial_states_names(app->initial, &ret->n_initial_states);
 }
 
 static enum sl_code list_models(const struct sl_app *app, struct sl_buf *b, struct sl_error *err)

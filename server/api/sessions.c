@@ -180,7 +180,11 @@ static enum sl_code make_session(struct creation *k, struct sl_error *err)
     const struct sl_session_request *q = &k->q;
     const char *tenant = sl_exchange_tenant(k->ex), *id = NULL;
     int64_t ttl_s = q->has_ttl ? q->ttl_s : 0;
+    const void *state = sl_initial_states_default(app->initial);
     enum sl_code c = new_id(k->ex, q->id, &id, err);
+    if (!c && q->from_initial_state_name)
+        c = sl_initial_states_find(app->initial, q->from_initial_state_name,
+                                   "from.initial_state_name", &state, err);
     if (c)
         return c;
     if (q->from_session)
@@ -193,6 +197,9 @@ static enum sl_code make_session(struct creation *k, struct sl_error *err)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,
                             SL_RESTORE_INITIAL_STATE, q->from_initial_state,
                             q->n_from_initial_state, NULL, on_made, k);
+    else if (state)
+        sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata, SL_RESTORE_STATE,
+                            state, sl_model_info(app->model)->state_bytes, NULL, on_made, k);
     else
         sl_sessions_create(app->sessions, tenant, id, ttl_s, q->metadata, on_made, k);
     return SL_OK;

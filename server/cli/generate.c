@@ -16,6 +16,7 @@
 #include "engine/base/mem.h"
 #include "server/cli/cli.h"
 #include "server/cli/load.h"
+#include "server/initial.h"
 #include "server/text.h"
 
 enum { MAX_TOKENS = 1 << 20 }; /* largest --max-tokens */
@@ -93,6 +94,7 @@ struct job {
     struct sl_turn *turn;
     bool is_submitted, is_over;
     void *state;
+    struct sl_initial_states *initial;
     struct sl_text_stream text;
     size_t n_shown;
     bool is_unwritten; /* stdout took no more */
@@ -291,7 +293,8 @@ static enum sl_code submit(struct job *j, struct sl_turn_spec *spec, struct sl_e
     if (!c)
         c = sl_turn_create(j->engine, spec, &j->turn, err);
     sl_token_list_done(&ids);
-    struct sl_turn_states states = {.live = j->state};
+    struct sl_turn_states states = {.base = sl_initial_states_default(j->initial),
+                                    .live = j->state};
     if (!c)
         c = sl_engine_submit(j->engine, j->turn, &states, err);
     j->is_submitted = c == SL_OK;
@@ -307,6 +310,8 @@ static enum sl_code generate(struct job *j, const struct sl_config *config, stru
         c = prepare_waking(err);
     if (!c)
         c = sl_cli_load(&j->loaded, config, err);
+    if (!c)
+        c = sl_initial_states_open(&j->initial, j->loaded.model, &config->initial_states, err);
     if (c)
         return c;
     sl_text_stream_init(&j->text, j->loaded.tokenizer);
@@ -326,6 +331,7 @@ static void job_done(struct job *j)
     sl_turn_close(j->turn);
     sl_text_stream_done(&j->text);
     sl_free(j->state);
+    sl_initial_states_close(j->initial);
     sl_cli_load_done(&j->loaded);
     if (wake_fd >= 0)
         close(wake_fd);

@@ -129,6 +129,9 @@ static void load(uv_work_t *work)
         return;
     size_t state_bytes = sl_model_info(s->loaded.model)->state_bytes;
     s->code = count_sessions(&s->config, state_bytes, &s->n_sessions, &s->err);
+    if (!s->code && s->config.initial_states.n)
+        s->code = sl_initial_states_open(&s->app.initial, s->loaded.model,
+                                         &s->config.initial_states, &s->err);
     s->replay_limit = s->config.replay_limit;
     if (!s->code && !s->replay_limit)
         s->code = measure_replay(s->loaded.model, s->config.threads, &s->replay_limit, &s->err);
@@ -234,6 +237,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                    .max_tokens = limits.max_tokens,
                                    .n_threads = c->threads,
                                    .begin_token = s->loaded.begin_token,
+                                   .initial_state = sl_initial_states_default(app->initial),
                                    .now = unix_seconds};
     code = sl_turns_open(&app->turns, sl_server_loop(app->server), app->model, app->tokenizer,
                          app->sessions, sl_server_metrics(app->server), &opt, err);
@@ -384,6 +388,7 @@ static void close_app(struct serving *s)
     while (uv_run(loop, UV_RUN_DEFAULT)) /* the end of sl_server_run() may still stop a run */
         ;
     sl_slab_close(app->slab);
+    sl_initial_states_close(app->initial);
     sl_cli_load_done(&s->loaded);
 }
 

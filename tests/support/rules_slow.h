@@ -11,6 +11,10 @@
 
 double *rwkv_slow(const struct sl_tensors *t, const char *rule, const uint32_t *tokens, size_t n,
                   size_t *ret_vocab);
+/* The same after a state-tuned file's beginning: blocks.N.att.time_state [head][value][key], before
+ * the first token. RWKV-5 and 6. */
+double *rwkv_slow_from(const struct sl_tensors *t, const struct sl_tensors *tuned, const char *rule,
+                       const uint32_t *tokens, size_t n, size_t *ret_vocab);
 double *performer_slow(const struct sl_tensors *t, const char *rule, const uint32_t *tokens,
                        size_t n, size_t *ret_vocab);
 

@@ -89,6 +89,17 @@ void slow_close(struct slow *s)
     free(s);
 }
 
+void slow_begin(struct slow *s, const struct sl_tensors *tuned)
+{
+    struct slow file = {.t = tuned};
+    size_t n = s->h * s->n * s->n;
+    for (size_t layer = 0; layer < s->n_layers; layer++) {
+        const struct sl_tensor *t = get(&file, "blocks.%zu.att.time_state", layer);
+        for (size_t i = 0; i < n; i++)
+            s->state[layer * n + i] = element(t, i);
+    }
+}
+
 const double *slow_state(const struct slow *s, size_t layer)
 {
     return s->state + layer * s->h * s->n * s->n;

@@ -12,7 +12,11 @@ struct slow;
 struct slow *slow_open(const struct sl_tensors *t);
 void slow_close(struct slow *s);
 
-/* One token; logits (may be NULL) has vocab values. The state begins as zeros. */
+/* The state begins as a state-tuned file says: blocks.N.att.time_state [head][value][key]. */
+void slow_begin(struct slow *s, const struct sl_tensors *tuned);
+
+/* One token; logits (may be NULL) has vocab values. The state begins as zeros, where
+ * nothing else was said. */
 void slow_feed(struct slow *s, uint32_t token, double *logits);
 
 /* The state: [head][value][key] of a layer, and what its two token shifts keep. */

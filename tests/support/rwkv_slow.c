@@ -13,7 +13,8 @@ struct rwkv {
     struct slow_model m;
     int version; /* 4, 5, 6 */
     double eps_ln_x;
-    size_t i; /* the layer at work */
+    size_t i;                       /* the layer at work */
+    const struct sl_tensors *tuned; /* what the memory holds at first; NULL: nothing */
 };
 
 static double *tensor(struct rwkv *r, const char *name)
@@ -147,7 +148,10 @@ static double *wkv56(struct rwkv *r, const double *x, const double *k, const dou
     size_t n_u =
         sl_tensors_find(r->m.t, faaaa ? "blocks.0.att.time_faaaa" : "blocks.0.att.time_first")
             ->n_elements;
-    double *y = slow_room(&r->m, n * d);
+    double *y = slow_room(&r->m, n * d), *first = NULL; /* [head][value][key] */
+    struct slow_model file = {.t = r->tuned};
+    if (r->tuned)
+        first = slow_get(&file, "blocks.%zu.att.time_state", r->i);
     for (size_t t = 0; t < n; t++)
         for (size_t c = 0; c < d; c++) { /* channel c of keys */
             double left = 1, bonus = u[n_u == d ? c : c / size];
@@ -159,7 +163,12 @@ static double *wkv56(struct rwkv *r, const double *x, const double *k, const dou
                 if (s < t)
                     left *= w[s * d + c];
             }
+            /* What was there before all tokens has faded like a token before the first. */
+            for (size_t j = 0; first && j < size; j++)
+                y[t * d + c / size * size + j] +=
+                    q[t * d + c] * left * first[(c / size * size + j) * size + c % size];
         }
+    free(first);
     return y;
 }
 
@@ -210,8 +219,14 @@ static void feed(struct rwkv *r, double *x)
 double *rwkv_slow(const struct sl_tensors *t, const char *rule, const uint32_t *tokens, size_t n,
                   size_t *ret_vocab)
 {
+    return rwkv_slow_from(t, NULL, rule, tokens, n, ret_vocab);
+}
+
+double *rwkv_slow_from(const struct sl_tensors *t, const struct sl_tensors *tuned, const char *rule,
+                       const uint32_t *tokens, size_t n, size_t *ret_vocab)
+{
     const struct sl_tensor *emb = sl_tensors_find(t, "emb.weight");
-    struct rwkv r = {.m = {.t = t, .n = n, .d = emb->shape[1]}};
+    struct rwkv r = {.m = {.t = t, .n = n, .d = emb->shape[1]}, .tuned = tuned};
     size_t d = r.m.d, vocab = *ret_vocab = emb->shape[0];
     r.version = sl_tensors_find(t, "blocks.0.att.time_maa_x")    ? 6
                 : sl_tensors_find(t, "blocks.0.att.ln_x.weight") ? 5

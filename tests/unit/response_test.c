@@ -215,7 +215,7 @@ static void sessions(void **state)
     "\"d_model\":768,\"vocab_size\":65536,\"state_bytes\":2432,"                                   \
     "\"max_tokens\":null,\"fingerprint\":\"00010203040506070809fafbfcfdfeff\",\"tokenizer\":"      \
     "\"bytes\","                                                                                   \
-    "\"chat_template\":\"rwkv\"}"
+    "\"chat_template\":\"rwkv\",\"initial_states\":[\"poet\",\"b.2\"]}"
 
 static void models(void **state)
 {
@@ -231,8 +231,9 @@ static void models(void **state)
         .n_params = 9000000000,
         .state_bytes = 2432,
         .fingerprint = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, 0xff}};
-    static const struct sl_model_view m[] = {{"one", 5, &info, "bytes", "rwkv"},
-                                             {"two", 5, &info, "bytes", "rwkv"}};
+    static const char *const names[] = {"poet", "b.2"};
+    static const struct sl_model_view m[] = {{"one", 5, &info, "bytes", "rwkv", names, 2},
+                                             {"two", 5, &info, "bytes", "rwkv", names, 2}};
     struct sl_buf b = buffer();
     sl_write_model(&b, m);
     check(&b, "{\"id\":\"one\"," MODEL);
@@ -241,7 +242,7 @@ static void models(void **state)
           "{\"object\":\"list\",\"data\":[{\"id\":\"one\"," MODEL ",{\"id\":\"two\"," MODEL "]}");
     struct sl_model_info with_end = info;
     with_end.max_tokens = 512;
-    sl_write_model(&b, &(struct sl_model_view){"end", 5, &with_end, "bytes", "rwkv"});
+    sl_write_model(&b, &(struct sl_model_view){"end", 5, &with_end, "bytes", "rwkv", NULL, 0});
     sl_buf_putc(&b, '\0');
     assert_non_null(strstr(b.data, "\"max_tokens\":512,"));
     sl_buf_done(&b);
