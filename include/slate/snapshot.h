@@ -104,9 +104,9 @@ SL_NODISCARD enum sl_code sl_snapshot_describe(const void *data, size_t n,
 size_t sl_snapshot_bytes_max(const struct sl_model *m);
 
 /* BlinkDL's state-tuned files (.pth or .safetensors with blocks.N.att.time_state [H][value][key],
- * as he stores them; a prefix may stand before the names): an initial state. Other tensors of the file are ignored. `state` is written
- * when all is checked. Errors: as sl_tensors_open(); MODEL_INVALID naming the tensor; UNSUPPORTED:
- * this model's memory is no such matrix. */
+ * as he stores them; a prefix may stand before the names): an initial state. Other tensors of the
+ * file are ignored. `state` is written when all is checked. Errors: as sl_tensors_open();
+ * MODEL_INVALID naming the tensor; UNSUPPORTED: this model's memory is no such matrix. */
 SL_NODISCARD enum sl_code sl_initial_state_read(const struct sl_model *m, const void *data,
                                                 size_t n, const char *name, void *state,
                                                 struct sl_error *err);
