@@ -23,10 +23,15 @@ struct plain {
     size_t n_keys;
 };
 
+/* In these loops the place is a local: a char may alias it in the struct, where it would be stored
+ * and fetched again for each. */
+
 static void skip(struct plain *t)
 {
-    while (t->p < t->end && (*t->p == ' ' || *t->p == '\n' || *t->p == '\r' || *t->p == '\t'))
-        t->p++;
+    const char *p = t->p, *end = t->end;
+    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'))
+        p++;
+    t->p = p;
 }
 
 /* The next character that is not space is c, and is taken. */
@@ -39,16 +44,27 @@ static bool take(struct plain *t, char c)
     return true;
 }
 
+/* Printable ASCII but the quote and the escape. */
+static const bool plain_char[256] = {
+    [' '] = true,
+    ['!'] = true,
+    ['#' ... '['] = true,
+    [']' ... '~'] = true,
+};
+
 /* A string without escapes, in place. */
 static bool take_word(struct plain *t, struct key *ret)
 {
     if (!take(t, '"'))
         return false;
-    ret->s = t->p;
-    while (t->p < t->end && *t->p >= 0x20 && *t->p < 0x7f && *t->p != '"' && *t->p != '\\')
-        t->p++;
-    ret->n = (size_t)(t->p - ret->s);
-    return take(t, '"') && t->p == ret->s + ret->n + 1;
+    const char *p = t->p, *end = t->end;
+    while (p < end && plain_char[(unsigned char)*p])
+        p++;
+    *ret = (struct key){t->p, (size_t)(p - t->p)};
+    if (p == end || *p != '"')
+        return false;
+    t->p = p + 1;
+    return true;
 }
 
 static bool is_word(const struct key *k, const char *s)
@@ -59,12 +75,13 @@ static bool is_word(const struct key *k, const char *s)
 static bool take_size(struct plain *t, size_t *ret)
 {
     skip(t);
-    const char *from = t->p;
+    const char *from = t->p, *end = t->end, *p = from;
     size_t v = 0;
-    for (; t->p < t->end && *t->p >= '0' && *t->p <= '9' && t->p - from < DIGITS_MAX; t->p++)
-        v = v * 10 + (size_t)(*t->p - '0');
+    for (; p < end && *p >= '0' && *p <= '9' && p - from < DIGITS_MAX; p++)
+        v = v * 10 + (size_t)(*p - '0');
     *ret = v;
-    size_t n = (size_t)(t->p - from);
+    t->p = p;
+    size_t n = (size_t)(p - from);
     return n > 0 && (n == 1 || *from != '0');
 }
 
@@ -150,24 +167,32 @@ static bool take_tensor(struct plain *t, const struct key *name)
 static bool take_text(struct plain *t, char *dst, size_t *ret_n)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
-    size_t n = 0;
     if (!take(t, '"'))
         return false;
-    for (; t->p < t->end && *t->p != '"'; t->p++, n++) {
-        char c = *t->p;
-        if (c < 0x20 || c >= 0x7f)
-            return false;
-        if (c == '\\') {
-            const char *e = ++t->p < t->end && *t->p ? strchr(escapes, *t->p) : NULL;
-            if (!e)
-                return false;
-            c = meant[e - escapes];
-        }
+    const char *p = t->p, *end = t->end;
+    size_t n = 0;
+    for (; p < end && *p != '"'; n++) {
+        const char *from = p;
+        while (p < end && plain_char[(unsigned char)*p])
+            p++;
+        size_t k = (size_t)(p - from);
         if (dst)
-            dst[n] = c;
+            memcpy(dst + n, from, k);
+        n += k;
+        if (p == end || *p == '"')
+            break;
+        const char *e = *p == '\\' && ++p < end && *p ? strchr(escapes, *p) : NULL;
+        if (!e)
+            return false;
+        if (dst)
+            dst[n] = meant[e - escapes];
+        p++;
     }
     *ret_n = n;
-    return t->p < t->end && *t->p++ == '"';
+    if (p == end)
+        return false;
+    t->p = p + 1;
+    return true;
 }
 
 static bool take_meta_entry(struct plain *t)

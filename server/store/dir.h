@@ -179,6 +179,10 @@ void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_d
 /* Calls back what is finished and starts what can be started. Not from inside a call. */
 void sl_dir_pump(struct sl_dir *d);
 void sl_dir_wake(uv_async_t *a);
+/* A load that nothing of its session comes before: it begins at once where it can, since the way
+ * over the loop is a good part of what a small one takes. From inside a call; calls nothing back.
+ */
+void sl_dir_load_now(struct sl_op *op);
 /* Calls back: there was no memory for it. */
 void sl_dir_starve(struct sl_dir *d, const struct sl_starved *v);
 /* Everything but the handle on the loop. */

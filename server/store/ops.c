@@ -19,18 +19,18 @@ static enum sl_code no_memory(struct sl_op *op, size_t n)
     return op->code;
 }
 
-/* An op in its session's queue; NULL: there is no memory for it, which the callback will be told.
- */
-static struct sl_op *new_op(struct sl_dir *d, enum sl_op_kind kind, const struct sl_store_key *k,
-                            sl_store_done *done, sl_store_loaded *loaded, void *arg)
+/* An op in its session's queue, to be woken for; NULL: there is no memory for it, which the
+ * callback will be told. */
+static struct sl_op *queue_op(struct sl_dir *d, enum sl_op_kind kind, const struct sl_store_key *k,
+                              sl_store_done *done, sl_store_loaded *loaded, void *arg)
 {
     size_t tenant_n = strlen(k->tenant), id_n = strlen(k->id);
     assert(sl_tenant_valid(k->tenant, tenant_n) && sl_session_id_valid(k->id, id_n));
     struct sl_op *op = sl_calloc(1, sizeof *op);
     d->n_ops++;
-    uv_async_send(&d->wake);
     if (!op) {
         struct sl_starved v = {done, loaded, arg};
+        uv_async_send(&d->wake);
         if (d->n_starved < SL_STORE_RESERVE)
             d->starved[d->n_starved++] = v;
         else
@@ -56,8 +56,17 @@ static struct sl_op *new_op(struct sl_dir *d, enum sl_op_kind kind, const struct
     else
         op->s->ops = op;
     op->s->last_op = op;
-    if (op->s->ops == op)
+    return op;
+}
+
+/* The same, and it is seen to when the call has returned. */
+static struct sl_op *new_op(struct sl_dir *d, enum sl_op_kind kind, const struct sl_store_key *k,
+                            sl_store_done *done, sl_store_loaded *loaded, void *arg)
+{
+    struct sl_op *op = queue_op(d, kind, k, done, loaded, arg);
+    if (op && op->s && op->s->ops == op)
         sl_queue_push(&d->arrivals, op);
+    uv_async_send(&d->wake);
     return op;
 }
 
@@ -140,9 +149,15 @@ void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
 void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
                  sl_store_loaded *cb, void *arg)
 {
-    struct sl_op *op = new_op(dir_of(st), SL_OP_LOAD, k, NULL, cb, arg);
-    if (op)
-        op->decode = decode;
+    struct sl_dir *d = dir_of(st);
+    struct sl_op *op = queue_op(d, SL_OP_LOAD, k, NULL, cb, arg);
+    if (!op)
+        return;
+    op->decode = decode;
+    if (op->s && op->s->ops == op)
+        sl_dir_load_now(op);
+    else
+        uv_async_send(&d->wake);
 }
 
 void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)

@@ -216,6 +216,17 @@ static void start(struct sl_op *op)
     }
 }
 
+void sl_dir_load_now(struct sl_op *op)
+{
+    struct sl_dir *d = op->d;
+    bool can = d->n_loading < SL_STORE_LOADS_MAX && !d->to_load.head;
+    start(op);
+    if (can && d->to_load.head)
+        sl_load_start(sl_queue_pop(&d->to_load));
+    else
+        uv_async_send(&d->wake);
+}
+
 /* Its session's next one can come; it calls back and is gone, or becomes trash. */
 static void finish(struct sl_op *op)
 {
