@@ -127,6 +127,7 @@ check: all $(TESTS) $(REPLAYS) $(BITS)
 	@SLATE_BUILD=$(B) tests/run.sh $(TESTS)
 
 bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits measured in the same run
+	@$(B)/slate bench --shape rwkv7-0.1b
 	@for b in $(BENCHES); do $$b || exit 1; done
 
 SOAK := $(B)/tests/fault/durable_test $(B)/tests/api/paging_test $(B)/tests/cluster/fleet_test

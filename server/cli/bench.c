@@ -5,7 +5,9 @@
  * same per token at any length and the parallel one grows with it; between them lies the chunkwise
  * one. The recurrent form is measured as `--numerics exact` runs it, by the engine's own kernels;
  * the others stand on OpenBLAS. All forms of a row run in turn, round after round, on one thread,
- * whose own time counts; the median of the rounds is told. */
+ * whose own time counts; the median of the rounds is told.
+ *
+ * --shape: whole steps of a model (bench_steps.c). */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +19,7 @@
 #include "engine/kernels/blas.h"
 #include "engine/recur.h"
 #include "proto/json_out.h"
+#include "server/cli/bench_steps.h"
 #include "server/cli/cli.h"
 #include "server/config.h"
 
@@ -25,6 +28,8 @@ struct options {
     uint64_t head_size;
     uint64_t max_tokens;
     const char *kernels;
+    const char *shape, *weights, *batch;
+    uint64_t prompt, threads, rounds;
 };
 
 static const struct sl_option rows[] = {
@@ -33,6 +38,55 @@ static const struct sl_option rows[] = {
      .offset = offsetof(struct options, modes),
      .dflt = "false",
      .help = "Recurrent, chunkwise and parallel form of each rule: time and memory by length.",
+     .commands = SL_CMD_BENCH},
+    {.name = "shape",
+     .type = SL_OPTION_STRING,
+     .offset = offsetof(struct options, shape),
+     .arg = "NAME",
+     .help =
+         "Steps of a model of this shape, beside the limits of the machine, measured in the same "
+         "run: rwkv7-0.1b, rwkv7-0.4b, rwkv7-1.5b, rwkv7-tiny.",
+     .commands = SL_CMD_BENCH},
+    {.name = "weights",
+     .type = SL_OPTION_STRING,
+     .offset = offsetof(struct options, weights),
+     .dflt = "bf16,q8,q4",
+     .arg = "LIST",
+     .help = "--shape: how matrices are kept: of f32, bf16, f16, q8, q4.",
+     .commands = SL_CMD_BENCH},
+    {.name = "batch",
+     .type = SL_OPTION_STRING,
+     .offset = offsetof(struct options, batch),
+     .dflt = "1,8,32",
+     .arg = "LIST",
+     .help = "--shape: how many sessions decode together; each up to 1024.",
+     .commands = SL_CMD_BENCH},
+    {.name = "prompt",
+     .type = SL_OPTION_COUNT,
+     .offset = offsetof(struct options, prompt),
+     .dflt = "512",
+     .min = 0,
+     .max = 4096,
+     .arg = "N",
+     .help = "--shape: tokens of the prompt whose reading is measured too; 0: none.",
+     .commands = SL_CMD_BENCH},
+    {.name = "threads",
+     .type = SL_OPTION_COUNT,
+     .offset = offsetof(struct options, threads),
+     .dflt = "0",
+     .min = 0,
+     .max = SL_MAX_THREADS,
+     .arg = "N",
+     .help = "--shape: threads that compute; 0: one for each processor.",
+     .commands = SL_CMD_BENCH},
+    {.name = "rounds",
+     .type = SL_OPTION_COUNT,
+     .offset = offsetof(struct options, rounds),
+     .dflt = "5",
+     .min = 1,
+     .max = 15,
+     .arg = "N",
+     .help = "--shape: how often all is measured, in turn; the median is told.",
      .commands = SL_CMD_BENCH},
     {.name = "head-size",
      .type = SL_OPTION_COUNT,
@@ -56,13 +110,15 @@ static const struct sl_option rows[] = {
      .type = SL_OPTION_STRING,
      .offset = offsetof(struct options, kernels),
      .arg = "NAME",
-     .help = "Which arithmetic kernels the recurrent form runs on; see slate serve --help.",
+     .help = "Which arithmetic kernels run (with --modes: the recurrent form); see slate serve "
+             "--help.",
+
      .commands = SL_CMD_BENCH},
     {.name = "json",
      .type = SL_OPTION_BOOL,
      .offset = offsetof(struct options, json),
      .dflt = "false",
-     .help = "One JSON object instead of tables.",
+     .help = "JSON instead of tables: with --modes one object, with --shape a list.",
      .commands = SL_CMD_BENCH},
 };
 
@@ -365,10 +421,22 @@ int sl_cli_bench(int argc, char **argv)
     }
     if (!c && args.n_rest)
         c = sl_fail(&err, SL_E_USAGE, "'%s' is no option; see slate bench --help", args.rest[0]);
-    if (!c && !opt.modes)
-        c = sl_fail(&err, SL_E_USAGE, "say what to measure: --modes; see slate bench --help");
-    if (!c)
+    if (!c && opt.modes == (opt.shape != NULL))
+        c = sl_fail(&err, SL_E_USAGE,
+                    "say what to measure: --modes or --shape; see slate bench "
+                    "--help");
+    if (!c && opt.modes)
         c = modes(&opt, &err);
+    const struct sl_bench_steps steps = {.shape = opt.shape,
+                                         .weights = opt.weights,
+                                         .batch = opt.batch,
+                                         .kernels = opt.kernels,
+                                         .prompt = opt.prompt,
+                                         .threads = opt.threads,
+                                         .rounds = opt.rounds,
+                                         .json = opt.json};
+    if (!c && opt.shape)
+        c = sl_bench_steps(&steps, &err);
     if (c)
         rc = sl_cli_fail("bench", &err);
 out:

@@ -116,7 +116,7 @@ static void fma_16(void *arg, size_t part, size_t n_parts)
 #define PRODUCT(t) "vpmaddubsw %%ymm15, %%ymm15, %%ymm" t "\n\t"
 #define WIDEN(t, sum)                                                                              \
     "vpmaddwd %%ymm14, %%ymm" t ", %%ymm" t "\n\tvpaddd %%ymm" t ", %%ymm" sum ", %%ymm" sum "\n"  \
-                                                                                             "\t"
+    "\t"
 #define MORE(t, u) PRODUCT(u) "vpaddw %%ymm" u ", %%ymm" t ", %%ymm" t "\n\t"
 #define BYTES_LOOP(body)                                                                           \
     long n = BYTES_TURNS;                                                                          \

@@ -3,6 +3,7 @@
 #ifndef SLATE_SERVER_CLI_LOAD_H
 #define SLATE_SERVER_CLI_LOAD_H
 
+#include "server/cli/weights.h"
 #include "server/config.h"
 #include "slate/model.h"
 #include "slate/tokenizer.h"
@@ -36,12 +37,6 @@ SL_NODISCARD enum sl_code sl_cli_tokenizer(struct sl_loaded *l, const char *mode
 /* "eos", "none" (-1) or a token's id, of a model of that many. Errors: USAGE. */
 SL_NODISCARD enum sl_code sl_cli_begin_token(const char *s, const struct sl_tokenizer *t,
                                              size_t vocab_size, int64_t *ret, struct sl_error *err);
-
-/* "f32", …, of the option that is named; NULL: none. quantised: q8 and q4 are allowed. Errors:
- * USAGE.
- */
-SL_NODISCARD enum sl_code sl_cli_weights(const char *option, const char *name, bool quantised,
-                                         enum sl_dtype *ret, struct sl_error *err);
 
 /* A name of proto/chat.h, or NULL, told before a model is loaded. Errors: USAGE. */
 SL_NODISCARD enum sl_code sl_cli_chat_template(const char *name, struct sl_error *err);

@@ -75,6 +75,65 @@ static void test_modes_as_text(void **state)
     assert_non_null(strstr(out, "the recurrent form is"));
 }
 
+/* A list of what was asked for, each with its share of a bound; the smallest shape. */
+static void test_steps_as_json(void **state)
+{
+    (void)state;
+    char *argv[] = {"bench",  "--shape=rwkv7-tiny", "--weights=f32,q8,q4", "--batch=1,3",
+                    "--json", "--prompt=20",        "--rounds=1",          "--threads=2"};
+    static const char *const weights[] = {"f32", "q8", "q4"};
+    assert_int_equal(bench(8, argv), SL_EXIT_OK);
+    json_t *doc = json_loads(out, 0, NULL), *v;
+    assert_int_equal(json_array_size(doc),
+                     9); /* decode 1, decode 3, prefill; of three types each */
+    size_t i;
+    json_array_foreach(doc, i, v)
+    {
+        assert_string_equal(json_string_value(json_object_get(v, "work")),
+                            i < 6 ? "decode" : "prefill");
+        assert_string_equal(json_string_value(json_object_get(v, "weights")), weights[i % 3]);
+        assert_int_equal(json_integer_value(json_object_get(v, "batch")), i / 3 == 1 ? 3 : 1);
+        double got = json_number_value(json_object_get(v, "tokens_per_s"));
+        double best = json_number_value(json_object_get(v, "bound_tokens_per_s"));
+        double share = json_number_value(json_object_get(v, "share"));
+        const char *what = json_string_value(json_object_get(v, "bound"));
+        assert_true(strcmp(what, "memory") == 0 || strcmp(what, "arithmetic") == 0);
+        assert_true(got > 0 && best > 0);
+        assert_true(share > got / best - 0.002 && share < got / best + 0.002);
+    }
+    json_decref(doc);
+}
+
+static void test_steps_as_text(void **state)
+{
+    (void)state;
+    char *argv[] = {"bench",         "--shape=rwkv7-tiny", "--weights=q4", "--batch=2",
+                    "--kernels=ref", "--prompt=0",         "--rounds=1"};
+    assert_int_equal(bench(7, argv), SL_EXIT_OK);
+    assert_non_null(strstr(out, "rwkv7-tiny, ref kernels"));
+    assert_non_null(strstr(out, "decode   q4            2 "));
+    assert_null(strstr(out, "prefill"));
+}
+
+static void test_bad_steps(void **state)
+{
+    (void)state;
+    static char *const wrong[][3] = {{"--shape=rwkv7-9b", "--batch=1", "rwkv7-0.1b"},
+                                     {"--shape=rwkv7-tiny", "--weights=q5", "q5"},
+                                     {"--shape=rwkv7-tiny", "--weights=", "--weights"},
+                                     {"--shape=rwkv7-tiny", "--batch=0", "--batch 0"},
+                                     {"--shape=rwkv7-tiny", "--batch=1,,2", "1,,2"},
+                                     {"--shape=rwkv7-tiny", "--batch=1025", "1025"},
+                                     {"--shape=rwkv7-tiny", "--batch=x", "--batch x"},
+                                     {"--shape=rwkv7-tiny", "--kernels=mmx", "mmx"},
+                                     {"--shape=rwkv7-tiny", "--modes", "--modes or --shape"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char *argv[] = {"bench", wrong[i][0], wrong[i][1], "--rounds=1"};
+        assert_int_not_equal(bench(4, argv), SL_EXIT_OK);
+        assert_non_null(strstr(out, wrong[i][2]));
+    }
+}
+
 static void test_bad_usage(void **state)
 {
     (void)state;
@@ -93,9 +152,9 @@ static void test_bad_usage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes_as_json),
-        cmocka_unit_test(test_modes_as_text),
-        cmocka_unit_test(test_bad_usage),
+        cmocka_unit_test(test_modes_as_json), cmocka_unit_test(test_modes_as_text),
+        cmocka_unit_test(test_bad_usage),     cmocka_unit_test(test_steps_as_json),
+        cmocka_unit_test(test_steps_as_text), cmocka_unit_test(test_bad_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,343 @@
+/* bench_steps.c: see bench_steps.h.
+ *
+ * Models of all the types that were asked for are open at once, and take turns, round by round,
+ * with each other and with the limits (limits.h); told are medians.
+ *
+ * Bounds. Memory: all matrices that a step reads, and each session's state both ways, at the speed
+ * of four streams a thread. Arithmetic: two operations for each weight at the rate of its type's
+ * instructions, and those of the recurrence (a read and a step of the state: 9 an element) at that
+ * of multiply-adds. The one that takes longer is the bound; the share is how near the steps come to
+ * it. */
+#include "server/cli/bench_steps.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/model_priv.h"
+#include "proto/json_out.h"
+#include "server/cli/limits.h"
+#include "server/cli/shape.h"
+#include "server/cli/weights.h"
+
+enum { WEIGHTS_MAX = 5, BATCHES_MAX = 12, BATCH_MAX = 1024, WORKS_MAX = BATCHES_MAX + 1 };
+enum { JSON_MAX = 1 << 18 };
+
+static const double MIN_SECONDS = 0.1; /* of one measurement */
+
+struct work {
+    bool prefill;
+    size_t batch, tokens; /* sessions of a step, tokens of each */
+};
+
+struct model {
+    const char *name; /* of its weights */
+    struct sl_model *m;
+    struct sl_forward *forward;
+    struct series seconds[WORKS_MAX]; /* per token */
+};
+
+struct bench {
+    const struct sl_bench_steps *opt;
+    const struct sl_shape *shape;
+    char names[WEIGHTS_MAX][8];
+    struct model models[WEIGHTS_MAX];
+    size_t n_models;
+    struct work works[WORKS_MAX];
+    size_t n_works, most_sessions, most_rows;
+    unsigned char *file;
+    size_t file_bytes;
+    struct sl_workers *workers;
+    struct limits limits;
+    unsigned char *states; /* most_sessions of them */
+    float *logits;
+    uint32_t *tokens; /* most_rows */
+    struct sl_segment *segments;
+};
+
+/* --- what was asked for -------------------------------------------------------------------------
+ */
+
+/* The next piece of a list with commas, of up to `max` bytes with the zero; false: it is longer, or
+ * empty. */
+static bool next_piece(const char **list, char *piece, size_t max)
+{
+    size_t n = strcspn(*list, ",");
+    if (n == 0 || n >= max)
+        return false;
+    memcpy(piece, *list, n);
+    piece[n] = '\0';
+    *list += n + ((*list)[n] == ',');
+    return true;
+}
+
+static enum sl_code parse_weights(struct bench *b, struct sl_error *err)
+{
+    for (const char *list = b->opt->weights; *list;) {
+        enum sl_dtype t;
+        if (b->n_models == WEIGHTS_MAX || !next_piece(&list, b->names[b->n_models], 8))
+            return sl_fail(err, SL_E_USAGE,
+                           "--weights %.60s: a list of up to %d of f32, bf16, f16, q8, q4",
+                           b->opt->weights, WEIGHTS_MAX);
+        b->models[b->n_models].name = b->names[b->n_models];
+        enum sl_code c = sl_cli_weights("weights", b->names[b->n_models++], true, &t, err);
+        if (c)
+            return c;
+    }
+    return SL_OK;
+}
+
+static enum sl_code parse_batch(struct bench *b, struct sl_error *err)
+{
+    for (const char *list = b->opt->batch; *list;) {
+        char piece[8];
+        size_t n = 0;
+        bool good = b->n_works < BATCHES_MAX && next_piece(&list, piece, sizeof piece);
+        for (const char *s = piece; good && *s; s++) {
+            good = *s >= '0' && *s <= '9';
+            n = n * 10 + (size_t)(*s - '0');
+        }
+        if (!good || n < 1 || n > BATCH_MAX)
+            return sl_fail(err, SL_E_USAGE,
+                           "--batch %.60s: a list of up to %d numbers from 1 to %d", b->opt->batch,
+                           BATCHES_MAX, BATCH_MAX);
+        b->works[b->n_works++] = (struct work){.batch = n, .tokens = 1};
+        b->most_sessions = n > b->most_sessions ? n : b->most_sessions;
+    }
+    b->most_rows = b->most_sessions;
+    if (b->opt->prompt > 0)
+        b->works[b->n_works++] = (struct work){true, 1, b->opt->prompt};
+    if (b->opt->prompt > b->most_rows)
+        b->most_rows = b->opt->prompt;
+    return SL_OK;
+}
+
+static enum sl_code parse(struct bench *b, struct sl_error *err)
+{
+    char known[128];
+    sl_shape_names(known, sizeof known);
+    b->shape = sl_shape_find(b->opt->shape);
+    if (!b->shape)
+        return sl_fail(err, SL_E_USAGE, "--shape %.40s: there are %s", b->opt->shape, known);
+    if (!*b->opt->weights || !*b->opt->batch)
+        return sl_fail(err, SL_E_USAGE, "--weights and --batch must name something");
+    enum sl_code c = parse_weights(b, err);
+    return c ? c : parse_batch(b, err);
+}
+
+/* --- opening ------------------------------------------------------------------------------------
+ */
+
+static enum sl_code open_model(struct bench *b, struct model *m, struct sl_error *err)
+{
+    struct sl_model_options opt = {.kernels = b->opt->kernels};
+    enum sl_code c = sl_cli_weights("weights", m->name, true, &opt.weights, err);
+    if (!c)
+        c = sl_model_open_memory(&m->m, b->file, b->file_bytes, b->shape->name, &opt, err);
+    if (!c)
+        c = sl_forward_open(&m->forward, m->m, b->workers, b->most_rows, b->most_sessions, err);
+    return c;
+}
+
+static enum sl_code allocate(struct bench *b, struct sl_error *err)
+{
+    const struct sl_model *m = b->models[0].m;
+    size_t state = sl_model_info(m)->state_bytes, stride = sl_model_logits_stride(m);
+    b->states = sl_huge_alloc(state * b->most_sessions);
+    b->logits = sl_huge_alloc(stride * sizeof(float) * b->most_sessions);
+    b->tokens = sl_calloc(b->most_rows, sizeof *b->tokens);
+    b->segments = sl_calloc(b->most_sessions, sizeof *b->segments);
+    if (!b->states || !b->logits || !b->tokens || !b->segments)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu sessions", b->most_sessions);
+    memset(b->logits, 0, stride * sizeof(float) * b->most_sessions);
+    for (size_t i = 0; i < b->most_sessions; i++)
+        sl_model_state_init(m, b->states + i * state);
+    for (size_t i = 0; i < b->most_rows; i++)
+        b->tokens[i] = (uint32_t)(i * 2654435761u % b->shape->vocab_size);
+    return SL_OK;
+}
+
+static enum sl_code open_all(struct bench *b, struct sl_error *err)
+{
+    size_t threads = b->opt->threads ? b->opt->threads : sl_processors();
+    enum sl_code c = sl_workers_open(&b->workers, threads, err);
+    if (!c)
+        c = sl_shape_file(b->shape, &b->file, &b->file_bytes, err);
+    for (size_t i = 0; !c && i < b->n_models; i++)
+        c = open_model(b, &b->models[i], err);
+    return c ? c : allocate(b, err);
+}
+
+static void close_all(struct bench *b)
+{
+    for (size_t i = 0; i < b->n_models; i++) {
+        sl_forward_close(b->models[i].forward);
+        sl_model_close(b->models[i].m);
+    }
+    sl_workers_close(b->workers);
+    sl_free(b->segments);
+    sl_free(b->tokens);
+    sl_free(b->logits);
+    sl_free(b->states);
+    sl_free(b->file);
+}
+
+/* --- measuring ----------------------------------------------------------------------------------
+ */
+
+static double measure(struct bench *b, struct model *m, const struct work *w)
+{
+    const size_t stride = sl_model_logits_stride(m->m), state = sl_model_info(m->m)->state_bytes;
+    for (size_t i = 0; i < w->batch; i++)
+        b->segments[i] = (struct sl_segment){.state = b->states + i * state,
+                                             .tokens = b->tokens + (w->prefill ? 0 : i),
+                                             .n_tokens = w->tokens,
+                                             .logits = w->prefill ? NULL : b->logits + i * stride,
+                                             .n_logits = !w->prefill};
+    double begin = bench_now(), t;
+    size_t steps = 0;
+    do {
+        sl_forward_run(m->forward, b->segments, w->batch);
+        steps++;
+        t = bench_now() - begin;
+    } while (t < MIN_SECONDS);
+    return t / (double)(steps * w->batch * w->tokens);
+}
+
+static void measure_all(struct bench *b)
+{
+    for (uint64_t round = 0; round < b->opt->rounds; round++)
+        for (size_t i = 0; i < b->n_models; i++) {
+            struct model *m = &b->models[i];
+            const struct sl_model_info *info = sl_model_info(m->m);
+            /* The weights themselves: in the pages that they are read from. */
+            limits_measure(&b->limits, b->workers, info->kernels, m->m->arena, info->weight_bytes);
+            for (size_t w = 0; w < b->n_works; w++)
+                series_add(&m->seconds[w], measure(b, m, &b->works[w]));
+        }
+}
+
+static double seconds_at(const struct series *rate, double operations)
+{
+    return rate->n ? operations / 1e9 / series_median(rate) : 0;
+}
+
+/* Seconds per token that no program can beat here. */
+static double bound(const struct bench *b, const struct model *m, const struct work *w,
+                    const char **ret_what)
+{
+    const struct sl_shape *s = b->shape;
+    const struct sl_matrix *head = &m->m->ends.head;
+    const struct sl_model_info *info = sl_model_info(m->m);
+    double d = (double)s->d_model, layers = (double)s->n_layers;
+    double ranks = (double)(s->rank_w + s->rank_a + s->rank_v + s->rank_g);
+    double large = 2 * layers * (4 * d * d + 2 * d * (double)s->d_ffn);
+    double small = layers * (4 * d * ranks + 9 * d * (double)s->head_size);
+    double bytes = (double)info->weight_bytes, rows = (double)(w->batch * w->tokens);
+    double time = seconds_at(limits_arithmetic(&b->limits, info->weights), large) +
+                  seconds_at(&b->limits.fma, small);
+    if (w->prefill) /* its head is not read */
+        bytes -= (double)sl_pack_bytes(head->type, head->n_out, head->n_in);
+    else
+        time +=
+            seconds_at(limits_arithmetic(&b->limits, head->type), 2 * d * (double)s->vocab_size);
+    bytes += 2 * (double)info->state_bytes * (double)w->batch;
+    double memory = bytes / rows / 1e9 / series_median(&b->limits.read_4);
+    *ret_what = memory > time ? "memory" : "arithmetic";
+    return memory > time ? memory : time;
+}
+
+/* --- telling ------------------------------------------------------------------------------------
+ */
+
+static void tell(const struct bench *b)
+{
+    const struct sl_model_info *info = sl_model_info(b->models[0].m);
+    printf("%s, %s kernels, %zu threads; median of %d rounds (least and most)\n", b->shape->name,
+           info->kernels, sl_workers_threads(b->workers), (int)b->opt->rounds);
+    printf("limits: reading %.1f GB/s", series_median(&b->limits.read_4));
+    if (b->limits.fma.n)
+        printf(", multiply-adds %.0f GFLOP/s", series_median(&b->limits.fma));
+    if (b->limits.bytes.n)
+        printf(", products of bytes %.0f GOP/s, of 4 bits with bytes %.0f",
+               series_median(&b->limits.bytes), series_median(&b->limits.fours));
+    printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  of\n", "work", "weights", "batch", "tokens/s", "",
+           "bound", "share");
+    for (size_t w = 0; w < b->n_works; w++)
+        for (size_t i = 0; i < b->n_models; i++) {
+            const struct model *m = &b->models[i];
+            const struct work *k = &b->works[w];
+            const char *what;
+            double t = series_median(&m->seconds[w]), best = bound(b, m, k, &what);
+            printf("%-8s %-8s %6zu %10.1f   (%7.1f to %7.1f) %10.1f %5.0f%%  %s\n",
+                   k->prefill ? "prefill" : "decode", m->name, k->batch, 1 / t,
+                   1 / series_quantile(&m->seconds[w], 1), 1 / series_quantile(&m->seconds[w], 0),
+                   1 / best, 100 * best / t, what);
+        }
+}
+
+static void write_one(struct sl_json_out *w, const struct bench *b, const struct model *m, size_t i)
+{
+    const struct work *k = &b->works[i];
+    const char *what;
+    double t = series_median(&m->seconds[i]), best = bound(b, m, k, &what);
+    sl_out_open(w, '{');
+    sl_out_key(w, "work");
+    sl_out_str(w, k->prefill ? "prefill" : "decode");
+    sl_out_key(w, "weights");
+    sl_out_str(w, m->name);
+    sl_out_key(w, "batch");
+    sl_out_uint(w, k->batch);
+    sl_out_key(w, "tokens_per_s");
+    sl_out_fixed(w, 1 / t, 1);
+    sl_out_key(w, "tokens_per_s_range");
+    sl_out_open(w, '[');
+    sl_out_fixed(w, 1 / series_quantile(&m->seconds[i], 1), 1);
+    sl_out_fixed(w, 1 / series_quantile(&m->seconds[i], 0), 1);
+    sl_out_close(w, ']');
+    sl_out_key(w, "bound");
+    sl_out_str(w, what);
+    sl_out_key(w, "bound_tokens_per_s");
+    sl_out_fixed(w, 1 / best, 1);
+    sl_out_key(w, "share");
+    sl_out_fixed(w, best / t, 3);
+    sl_out_key(w, "kernels");
+    sl_out_str(w, sl_model_info(m->m)->kernels);
+    sl_out_key(w, "threads");
+    sl_out_uint(w, sl_workers_threads(b->workers));
+    sl_out_close(w, '}');
+}
+
+static enum sl_code write_all(const struct bench *b, struct sl_error *err)
+{
+    struct sl_buf buf;
+    sl_buf_init(&buf, JSON_MAX);
+    struct sl_json_out w = {.b = &buf};
+    sl_out_open(&w, '[');
+    for (size_t i = 0; i < b->n_works; i++)
+        for (size_t k = 0; k < b->n_models; k++)
+            write_one(&w, b, &b->models[k], i);
+    sl_out_close(&w, ']');
+    enum sl_code c = sl_buf_code(&buf, err);
+    if (!c)
+        printf("%.*s\n", (int)buf.len, buf.data);
+    sl_buf_done(&buf);
+    return c;
+}
+
+enum sl_code sl_bench_steps(const struct sl_bench_steps *opt, struct sl_error *err)
+{
+    struct bench b = {.opt = opt};
+    enum sl_code c = parse(&b, err);
+    if (!c)
+        c = open_all(&b, err);
+    if (!c) {
+        measure_all(&b);
+        if (opt->json)
+            c = write_all(&b, err);
+        else
+            tell(&b);
+    }
+    close_all(&b);
+    return c;
+}
