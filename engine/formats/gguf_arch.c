@@ -7,6 +7,7 @@
  * groups. */
 #include "engine/formats/gguf_arch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define SIZE_MAX_ANY ((size_t)1 << 24) /* so that sums and products of three do not overflow */
@@ -215,6 +216,15 @@ static const struct sl_gguf_arch archs[] = {
      .refused = "RWKV-7 in the frame of Qwen2 (ARWKV) has other norms and a gated feed-forward"},
     {.name = "mamba", .refused = "the first Mamba has a state of its own kind"},
 };
+
+void sl_gguf_arch_names(char *ret, size_t n)
+{
+    size_t len = 0;
+    ret[0] = '\0';
+    for (size_t i = 0; i < sizeof archs / sizeof *archs && len < n; i++)
+        if (!archs[i].refused)
+            len += (size_t)snprintf(ret + len, n - len, len ? ", %s" : "%s", archs[i].name);
+}
 
 const struct sl_gguf_arch *sl_gguf_arch_find(const char *name, size_t n)
 {

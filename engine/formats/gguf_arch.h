@@ -48,6 +48,9 @@ struct sl_gguf_arch {
     bool mamba;                     /* its settings are those of Mamba-2's config.json */
 };
 
+/* The names of those that are run, "rwkv7, rwkv6": to ret, of n bytes, cut where it is short. */
+void sl_gguf_arch_names(char *ret, size_t n);
+
 /* NULL when there is none. */
 const struct sl_gguf_arch *sl_gguf_arch_find(const char *name, size_t n);
 

@@ -255,7 +255,9 @@ static enum sl_code check_arch(struct mapping *m)
     const struct sl_gguf_key *k = sl_gguf_find(m->g, "general.architecture");
     const struct sl_gguf_key *parts = sl_gguf_find(m->g, "split.count");
     struct sl_gguf_text name;
+    char known[NAME_BYTES];
     double n_parts = 0;
+    sl_gguf_arch_names(known, sizeof known);
     if (!k || !sl_gguf_text(k, &name))
         return REFUSE(m, MODEL_INVALID, "general.architecture is no text: what it is, is not said");
     if (parts && sl_gguf_number(parts, 0, &n_parts) && n_parts > 1)
@@ -263,14 +265,12 @@ static enum sl_code check_arch(struct mapping *m)
                       "it is one of %.0f parts of a model; join them into one file first", n_parts);
     m->arch = sl_gguf_arch_find(name.s, name.n);
     if (!m->arch)
-        return REFUSE(m, MODEL_UNSUPPORTED,
-                      "its architecture is \"%.*s\"; what can be run is: rwkv6, rwkv7, mamba2",
-                      (int)(name.n < 64 ? name.n : 64), name.s);
+        return REFUSE(m, MODEL_UNSUPPORTED, "its architecture is \"%.*s\"; what can be run is: %s",
+                      (int)(name.n < 64 ? name.n : 64), name.s, known);
     if (m->arch->refused)
         return REFUSE(m, MODEL_UNSUPPORTED,
-                      "its architecture, %s, cannot be run: %s; what can be run is: rwkv6, rwkv7, "
-                      "mamba2",
-                      m->arch->name, m->arch->refused);
+                      "its architecture, %s, cannot be run: %s; what can be run is: %s",
+                      m->arch->name, m->arch->refused, known);
     return SL_OK;
 }
 

@@ -84,9 +84,45 @@ static float *must_have(void *p)
     return p;
 }
 
+/* 32 weights: the scale as F16, then the codes. Their values to `values`. */
+static void quantise(unsigned char block[34], float *values, const float *v)
+{
+    float most = 0;
+    for (size_t i = 0; i < 32; i++)
+        most = fmaxf(most, fabsf(v[i]));
+    uint16_t d = sl_f16_from_f32(most / 127);
+    float scale = sl_f32_from_f16(d);
+    memcpy(block, &d, sizeof d);
+    for (size_t i = 0; i < 32; i++) {
+        float q = scale > 0 ? roundf(v[i] / scale) : 0;
+        q = fminf(fmaxf(q, -128), 127);
+        block[2 + i] = (unsigned char)(signed char)q;
+        values[i] = scale * q;
+    }
+}
+
+static void add_quantised(const struct job *j, const char *file, unsigned rank, const size_t *shape,
+                          const float *v, size_t n)
+{
+    unsigned char *blocks = (unsigned char *)must_have(malloc(n / 32 * 34));
+    float *values = must_have(malloc(n * sizeof *values));
+    for (size_t i = 0; i < n; i += 32)
+        quantise(blocks + i / 32 * 34, values + i, v + i);
+    if (j->s->quantise == GGUF_BLOCKS)
+        gguf_tensor(j->g, file, GGML_Q8_0, rank, shape, blocks, n / 32 * 34);
+    else
+        gguf_tensor(j->g, file, GGML_F32, rank, shape, values, n * sizeof *values);
+    free(values);
+    free(blocks);
+}
+
 static void add(const struct job *j, const char *file, unsigned rank, const size_t *shape,
                 const float *v, size_t n)
 {
+    if (j->s->quantise != GGUF_AS_IT_IS && rank > 1 && shape[rank - 1] % 32 == 0) {
+        add_quantised(j, file, rank, shape, v, n);
+        return;
+    }
     bool wide = j->s->dtype == SL_DTYPE_F32;
     uint16_t *h = (uint16_t *)(void *)must_have(calloc(n, sizeof *h));
     for (size_t i = 0; i < n && !wide; i++)

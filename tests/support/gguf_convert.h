@@ -15,6 +15,8 @@ struct gguf_sizes {
     unsigned rescale;    /* RWKV-6: halved once for so many layers; 0: never */
     enum sl_dtype dtype; /* of all elements; values must fit in it */
     bool apart;          /* RWKV-6: the five mixes one by one, as older files have them */
+    /* Of tensors of several axes, where the last is whole blocks: Q8_0, or its values in F32. */
+    enum { GGUF_AS_IT_IS, GGUF_BLOCKS, GGUF_BLOCK_VALUES } quantise;
 };
 
 void gguf_from_tensors(struct gguf_maker *g, const struct sl_tensors *t,

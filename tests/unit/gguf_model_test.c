@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/model_priv.h"
 #include "tests/support/gguf_convert.h"
+#include "tests/support/gguf_models.h"
 #include "tests/support/rules.h"
 #include "tests/support/runner.h"
 
@@ -87,7 +88,7 @@ static void test_rwkv7_has_the_same_bits(void **state)
         shape.dtype = types[i];
         seeded_init(&s, &shape);
         const struct gguf_sizes sizes = {"rwkv7", shape.n_layers, shape.d_model, shape.head_size,
-                                         0,       types[i],       false};
+                                         0,       types[i],       false,         GGUF_AS_IT_IS};
         make_both(&file, &s, &sizes, &plain, &n);
         struct sl_model *a = open_bytes(file.p, file.n, SL_DTYPE_NONE);
         struct sl_model *b = open_bytes(plain, n, SL_DTYPE_NONE);
@@ -114,9 +115,9 @@ static void test_rwkv6_has_the_same_bits(void **state)
 {
     (void)state;
     static const struct gguf_sizes sizes[] = {
-        {"rwkv6", 2, 40, 10, 0, SL_DTYPE_F16, false},
-        {"rwkv6", 2, 40, 10, 1, SL_DTYPE_F32, false},
-        {"rwkv6", 2, 40, 10, 2, SL_DTYPE_F32, true},
+        {"rwkv6", 2, 40, 10, 0, SL_DTYPE_F16, false, GGUF_AS_IT_IS},
+        {"rwkv6", 2, 40, 10, 1, SL_DTYPE_F32, false, GGUF_AS_IT_IS},
+        {"rwkv6", 2, 40, 10, 2, SL_DTYPE_F32, true, GGUF_AS_IT_IS},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct seeded s;
@@ -138,6 +139,81 @@ static void test_rwkv6_has_the_same_bits(void **state)
     }
 }
 
+/* Everything that can be in blocks is: matrices both ways round, those of RWKV-6's mixes in one
+ * tensor, vectors cut from one, the embedding. The same bits as of a file with the blocks' values.
+ */
+static void test_blocks_everywhere(void **state)
+{
+    (void)state;
+    const struct seeded_shape shape = {.n_layers = 2,
+                                       .d_model = 64,
+                                       .head_size = 32,
+                                       .d_ffn = 96,
+                                       .vocab_size = 40,
+                                       .rank_w = 32,
+                                       .rank_a = 32,
+                                       .rank_v = 64,
+                                       .rank_g = 32,
+                                       .dtype = SL_DTYPE_F32,
+                                       .seed = 9};
+    static const enum sl_dtype weights[] = {SL_DTYPE_NONE, SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_Q8,
+                                            SL_DTYPE_Q4};
+    for (size_t i = 0; i < 2 * (sizeof weights / sizeof *weights); i++) {
+        bool six = i % 2;
+        struct gguf_sizes sizes = {six ? "rwkv6" : "rwkv7",
+                                   2,
+                                   six ? 32 : 64,
+                                   six ? 16 : 32,
+                                   six ? 1 : 0,
+                                   SL_DTYPE_F32,
+                                   false,
+                                   GGUF_BLOCKS};
+        struct seeded s;
+        struct bytes blocks = {0}, values = {0};
+        unsigned char *plain;
+        size_t n;
+        if (six)
+            gguf_model_find("rwkv6-f16")->list(&s, SL_DTYPE_F32);
+        else
+            seeded_init(&s, &shape);
+        make_both(&blocks, &s, &sizes, &plain, &n);
+        free(plain);
+        sizes.quantise = GGUF_BLOCK_VALUES;
+        make_both(&values, &s, &sizes, &plain, &n);
+        assert_true(blocks.n < values.n / 3);
+        struct sl_model *a = open_bytes(blocks.p, blocks.n, weights[i / 2]);
+        struct sl_model *b = open_bytes(values.p, values.n, weights[i / 2]);
+        assert_same(a, b);
+        sl_model_close(a);
+        sl_model_close(b);
+        seeded_done(&s);
+        bytes_done(&blocks);
+        bytes_done(&values);
+        free(plain);
+    }
+}
+
+/* The n-th allocation fails, for every n until nothing fails any more. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    const struct sl_model_options opt = {.path = "tests/vectors/gguf/rwkv7-q4_q8.gguf"};
+    enum sl_code c = SL_E_NO_MEMORY;
+    int n = 0;
+    for (; c; n++) {
+        struct sl_model *m = NULL;
+        struct sl_error err = {0};
+        sl_mem_fail_after(n);
+        c = sl_model_open(&m, &opt, &err);
+        sl_mem_fail_after(-1);
+        if (c != SL_OK && c != SL_E_NO_MEMORY)
+            fail_msg("%s", err.message);
+        assert_true((c == SL_OK) == (m != NULL));
+        sl_model_close(m);
+    }
+    assert_true(n > 20);
+}
+
 /* --- refused by name ---------------------------------------------------------------------------
  */
 
@@ -155,7 +231,7 @@ static void small(struct gguf_maker *g)
                                        .rank_g = 2,
                                        .dtype = SL_DTYPE_F32,
                                        .seed = 3};
-    const struct gguf_sizes sizes = {"rwkv7", 2, 8, 4, 0, SL_DTYPE_F32, false};
+    const struct gguf_sizes sizes = {"rwkv7", 2, 8, 4, 0, SL_DTYPE_F32, false, GGUF_AS_IT_IS};
     struct seeded s;
     struct sl_tensors *t = NULL;
     size_t n;
@@ -276,7 +352,8 @@ static void assert_arch_refused(const char *arch, const char *part)
 static void test_architectures_that_cannot_be_run(void **state)
 {
     (void)state;
-    assert_arch_refused("llama", "its architecture is \"llama\"; what can be run is: rwkv6");
+    assert_arch_refused("llama",
+                        "its architecture is \"llama\"; what can be run is: rwkv7, rwkv6, mamba2");
     assert_arch_refused("rwkv6qwen2", "its architecture, rwkv6qwen2, cannot be run: RWKV-6 in");
     assert_arch_refused("arwkv7", "its architecture, arwkv7, cannot be run: RWKV-7 in");
     assert_arch_refused("mamba", "its architecture, mamba, cannot be run");
@@ -330,7 +407,7 @@ static void test_what_the_loader_finds(void **state)
                                        .rank_g = 2,
                                        .dtype = SL_DTYPE_F32,
                                        .seed = 3};
-    const struct gguf_sizes sizes = {"rwkv7", 2, 32, 16, 0, SL_DTYPE_F32, false};
+    const struct gguf_sizes sizes = {"rwkv7", 2, 32, 16, 0, SL_DTYPE_F32, false, GGUF_AS_IT_IS};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct seeded s;
         struct bytes file = {0};
@@ -402,6 +479,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rwkv7_has_the_same_bits),
         cmocka_unit_test(test_rwkv6_has_the_same_bits),
+        cmocka_unit_test(test_blocks_everywhere),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_keys_that_contradict_tensors),
         cmocka_unit_test(test_names_that_are_not_there),
         cmocka_unit_test(test_architectures_that_cannot_be_run),
