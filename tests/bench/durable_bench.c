@@ -1,5 +1,7 @@
 /* durable_bench.c: what durability costs: turns per second through HTTP, with every turn on disk
- * before its answer (turn), written at the end only (drain), and without a store (memory).
+ * before its answer (turn), written at the end only (drain), in a Redis of this machine that syncs
+ * each (redis), there with every turn of a session on the other one of two servers, which loads it
+ * first (moves), and without a store (memory).
  *
  *   durable_bench [rounds] [seconds] [slate serve options …]     (default: 5 rounds of 2 seconds)
  *
@@ -11,8 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <arpa/inet.h>
 #include <curl/curl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,13 +28,16 @@ enum { CLIENTS_MAX = 32, ARGS_MAX = 32 };
 
 static const struct mode {
     const char *name, *store, *durability;
-} modes[] = {{"turn", "dir:build/durable-bench/turn", "turn"},
-             {"drain", "dir:build/durable-bench/drain", "drain"},
-             {"memory", "memory", "turn"}};
+    bool two; /* servers */
+} modes[] = {{"turn", "dir:build/durable-bench/turn", "turn", false},
+             {"drain", "dir:build/durable-bench/drain", "drain", false},
+             {"redis", "redis://127.0.0.1:16379/0", "turn", false},
+             {"moves", "redis://127.0.0.1:16379/1", "turn", true},
+             {"memory", "memory", "turn", false}};
 
 struct server {
-    pid_t pid;
-    char base[128];
+    pid_t pid[2];
+    char base[2][128]; /* both the same where there is one server */
 };
 
 static void die(const char *what)
@@ -64,7 +71,31 @@ static long request(const char *url, const char *body)
     return status;
 }
 
-static void start(struct server *s, const struct mode *m, int argc, char **argv)
+static pid_t start_redis(void)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        execlp("redis-server", "redis-server", "--port", "16379", "--bind", "127.0.0.1", "--dir",
+               "build/durable-bench", "--appendonly", "yes", "--appendfsync", "always", "--save",
+               "", "--logfile", "redis.log", (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+static bool is_up(void)
+{
+    char answer[8] = "";
+    struct sockaddr_in in = {
+        .sin_family = AF_INET, .sin_port = htons(16379), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool up = connect(fd, (struct sockaddr *)&in, sizeof in) == 0 &&
+              write(fd, "PING\r\n", 6) == 6 && read(fd, answer, 5) == 5 && answer[0] == '+';
+    close(fd);
+    return up;
+}
+
+static void start(struct server *s, size_t which, const struct mode *m, int argc, char **argv)
 {
     const char *args[ARGS_MAX + 1] = {
         "build/release/slate", "serve",      "--listen", "127.0.0.1:0",
@@ -77,17 +108,18 @@ static void start(struct server *s, const struct mode *m, int argc, char **argv)
         args[n++] = argv[i];
     if (pipe(out))
         die("no pipe");
-    s->pid = fork();
-    if (s->pid == 0) {
+    s->pid[which] = fork();
+    if (s->pid[which] == 0) {
         dup2(out[1], STDOUT_FILENO);
         execv(args[0], (char *const *)(uintptr_t)args);
         _exit(127);
     }
     close(out[1]);
     FILE *f = fdopen(out[0], "r");
-    if (!f || !fgets(line, sizeof line, f) || sscanf(line, "listening on %127s", s->base) != 1)
+    if (!f || !fgets(line, sizeof line, f) ||
+        sscanf(line, "listening on %127s", s->base[which]) != 1)
         die("the server does not start");
-    snprintf(url, sizeof url, "%s/readyz", s->base);
+    snprintf(url, sizeof url, "%s/readyz", s->base[which]);
     while (request(url, NULL) != 200)
         ;
 }
@@ -100,14 +132,16 @@ static double turns(const struct server *s, size_t n, double seconds)
         "\"ignore_eos\":true,\"session\":\"c%zu\"}";
     CURLM *m = curl_multi_init();
     CURL *c[CLIENTS_MAX];
-    char url[160], text[CLIENTS_MAX][256];
-    size_t n_done = 0;
+    char url[2][160], text[CLIENTS_MAX][256];
+    size_t n_done = 0, at[CLIENTS_MAX] = {0};
     struct curl_slist *h = curl_slist_append(NULL, "Content-Type: application/json");
-    snprintf(url, sizeof url, "%s/v1/generate", s->base);
+    for (size_t i = 0; i < 2; i++)
+        snprintf(url[i], sizeof url[i], "%s/v1/generate", s->base[i]);
     for (size_t i = 0; i < n; i++) {
         c[i] = curl_easy_init();
         snprintf(text[i], sizeof text[i], body, i);
-        curl_easy_setopt(c[i], CURLOPT_URL, url);
+        curl_easy_setopt(c[i], CURLOPT_URL, url[0]);
+        curl_easy_setopt(c[i], CURLOPT_PRIVATE, &at[i]);
         curl_easy_setopt(c[i], CURLOPT_HTTPHEADER, h);
         curl_easy_setopt(c[i], CURLOPT_POSTFIELDS, text[i]);
         curl_easy_setopt(c[i], CURLOPT_WRITEFUNCTION, drop);
@@ -126,6 +160,9 @@ static double turns(const struct server *s, size_t n, double seconds)
                 die("a turn failed");
             n_done++;
             curl_multi_remove_handle(m, one);
+            size_t *which;
+            curl_easy_getinfo(one, CURLINFO_PRIVATE, &which);
+            curl_easy_setopt(one, CURLOPT_URL, url[++*which % 2]);
             if (bench_now() < end) {
                 curl_multi_add_handle(m, one);
                 running = 1;
@@ -168,9 +205,18 @@ int main(int argc, char **argv)
     curl_global_init(CURL_GLOBAL_DEFAULT);
     if (system("rm -rf build/durable-bench && mkdir -p build/durable-bench"))
         die("build/durable-bench cannot be made");
+    pid_t redis = start_redis();
+    while (!is_up())
+        if (waitpid(redis, NULL, WNOHANG) != 0)
+            die("redis-server does not start (port 16379)");
     for (size_t i = 0; i < COUNT(modes); i++) {
-        start(&s[i], &modes[i], argc > 3 ? argc - 3 : 0, argv + 3);
-        snprintf(url, sizeof url, "%s/v1/sessions", s[i].base);
+        start(&s[i], 0, &modes[i], argc > 3 ? argc - 3 : 0, argv + 3);
+        s[i].pid[1] = 0;
+        if (modes[i].two)
+            start(&s[i], 1, &modes[i], argc > 3 ? argc - 3 : 0, argv + 3);
+        else
+            memcpy(s[i].base[1], s[i].base[0], sizeof s[i].base[1]);
+        snprintf(url, sizeof url, "%s/v1/sessions", s[i].base[0]);
         for (size_t k = 0; k < CLIENTS_MAX; k++) {
             snprintf(body, sizeof body, "{\"id\":\"c%zu\"}", k);
             if (request(url, body) != 201)
@@ -181,8 +227,12 @@ int main(int argc, char **argv)
     measure(s, 1, rounds, seconds);
     measure(s, CLIENTS_MAX, rounds, seconds);
     for (size_t i = 0; i < COUNT(modes); i++) {
-        kill(s[i].pid, SIGTERM);
-        waitpid(s[i].pid, NULL, 0);
+        for (size_t k = 0; k < 2 && s[i].pid[k]; k++) {
+            kill(s[i].pid[k], SIGTERM);
+            waitpid(s[i].pid[k], NULL, 0);
+        }
     }
+    kill(redis, SIGTERM);
+    waitpid(redis, NULL, 0);
     return system("rm -rf build/durable-bench") ? 1 : 0;
 }
