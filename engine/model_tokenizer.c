@@ -73,6 +73,7 @@ static bool take_id(const char **s, size_t below, uint32_t *ret)
 {
     uint64_t v = 0;
     const char *from = *s;
+    below = below < UINT32_MAX ? below : UINT32_MAX;
     for (; **s >= '0' && **s <= '9' && v < below; (*s)++)
         v = v * 10 + (uint64_t)(**s - '0');
     *ret = (uint32_t)v;

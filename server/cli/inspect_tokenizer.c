@@ -14,8 +14,9 @@
 
 static enum sl_code name_template(struct sl_tokenizer_view *v, const char *text, size_t n)
 {
-    const struct sl_chat_template *t = NULL;
-    enum sl_code c = text ? sl_chat_template_recognise(&t, text, n, &v->refused) : SL_OK;
+    /* A converted file may have the name of one. */
+    const struct sl_chat_template *t = text ? sl_chat_template_find(text) : NULL;
+    enum sl_code c = text && !t ? sl_chat_template_recognise(&t, text, n, &v->refused) : SL_OK;
     if (!c && text)
         v->chat_template = t ? t->name : "unknown";
     return c;
