@@ -3,11 +3,14 @@
  *   load_bench [rounds]                        (default: 5 rounds; some 3 GB below build/)
  *
  * A model of the 0.4B shape (24 layers of 1,024 channels, RWKV-7, seeded, F16) as .safetensors, as
- * .pth, and converted. Each load is a process of its own, which opens the model and tells its wall
- * time and the most memory that it ever had (VmHWM: pages of a mapped file count while they are
- * mapped). Beside it what cannot be avoided: the file read from the page cache through one buffer
- * by as many threads, and as much memory written as the file has. Printed are medians. */
+ * .pth, and converted from that. Each load is a process of its own, which opens the model and tells
+ * its wall time and the most memory that it ever had (VmHWM: pages of a mapped file count while
+ * they are mapped). The conversion is measured likewise, and a server with the converted file:
+ * until it is ready, and until the first token of the first request, both from the start of its
+ * process. Beside loads what cannot be avoided: the file read from the page cache through one
+ * buffer by as many threads, and as much memory written as the file has. Printed are medians. */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +21,10 @@
 
 #include "engine/base/mem.h"
 #include "engine/workers.h"
+#include "server/cli/convert_file.h"
 #include "server/cli/limits.h"
 #include "tests/support/seeded_pth.h"
+#include "tests/support/serving.h"
 #include "tests/support/tree.h"
 
 #define SHAPE_0_4B                                                                                 \
@@ -81,6 +86,25 @@ static int load_one(const char *path, int to)
     return write(to, &t, sizeof t) == sizeof t ? 0 : 1;
 }
 
+static int convert_one(const char *path, const char *out, int to)
+{
+    struct sl_conversion *c = NULL;
+    struct sl_error err;
+    const struct sl_conversion_options opt = {.path = path};
+    const struct sl_conversion_extras bytes = {.tokenizer_kind = "bytes"};
+    struct told t = {.seconds = bench_now()};
+    if (sl_conversion_open(&c, &opt, &err) || sl_conversion_carry(c, &bytes, &err) ||
+        sl_convert_file(c, out, true, &sl_store_io_system, &err)) {
+        fprintf(stderr, "load_bench: %s\n", err.message);
+        return 1;
+    }
+    t.seconds = bench_now() - t.seconds;
+    t.cpu = cpu_time();
+    t.bytes = highest();
+    sl_conversion_close(c);
+    return write(to, &t, sizeof t) == sizeof t ? 0 : 1;
+}
+
 struct reading {
     int fd;
     size_t n;
@@ -135,7 +159,7 @@ static int read_one(const char *path, int to)
 
 static char *self;
 
-static struct told run(const char *what, const char *path)
+static struct told run(const char *what, const char *path, const char *more)
 {
     int fds[2], status;
     struct told t;
@@ -145,7 +169,7 @@ static struct told run(const char *what, const char *path)
     if (pid == 0) {
         char fd[16];
         (void)snprintf(fd, sizeof fd, "%d", fds[1]);
-        execl("/proc/self/exe", self, what, path, fd, (char *)NULL);
+        execl("/proc/self/exe", self, what, path, fd, more, (char *)NULL);
         _exit(127);
     }
     close(fds[1]);
@@ -165,12 +189,12 @@ static void measure(const char *title, const char *path, size_t rounds)
     struct told t = {0};
     if (stat(path, &st) != 0)
         abort();
-    (void)run("--read", path); /* into the page cache */
+    (void)run("--read", path, NULL); /* into the page cache */
     for (size_t i = 0; i < rounds; i++) {
-        t = run("--read", path);
+        t = run("--read", path, NULL);
         series_add(&bound, t.seconds);
         series_add(&bound_cpu, t.cpu);
-        t = run("--load", path);
+        t = run("--load", path, NULL);
         series_add(&load, t.seconds);
         series_add(&cpu, t.cpu);
         series_add(&high, (double)t.bytes / (double)st.st_size);
@@ -183,16 +207,46 @@ static void measure(const char *title, const char *path, size_t rounds)
     (void)fflush(stdout);
 }
 
+static void convert(const char *from, const char *to)
+{
+    struct stat st;
+    struct told t = run("--convert", from, to);
+    if (stat(from, &st) != 0)
+        abort();
+    printf("%-14s %6.1f MB  %.3f s, %.3f s of processors  memory %.3f x the file\n", "conversion",
+           (double)st.st_size * 1e-6, t.seconds, t.cpu, (double)t.bytes / (double)st.st_size);
+    (void)fflush(stdout);
+}
+
+static void serve(const char *path, size_t rounds)
+{
+    const char *const options[] = {"--model", path, "--store", "memory", NULL};
+    struct series ready = {0}, first = {0};
+    for (size_t i = 0; i < rounds; i++) {
+        struct serving s;
+        struct answer a;
+        serving_start(&s, options);
+        serving_must(&s, &a, "/v1/generate", "{\"prompt\":\"a\",\"max_tokens\":1}");
+        series_add(&ready, s.ready_s);
+        series_add(&first, s.ready_s + a.seconds);
+        serving_end(&s, SIGTERM);
+    }
+    printf("%-14s ready %.3f s after its start, the first token after %.3f s\n", "served",
+           series_median(&ready), series_median(&first));
+}
+
 int main(int argc, char **argv)
 {
     self = argv[0];
     if (argc == 4 && strcmp(argv[1], "--load") == 0)
         return load_one(argv[2], (int)strtol(argv[3], NULL, 10));
+    if (argc == 5 && strcmp(argv[1], "--convert") == 0)
+        return convert_one(argv[2], argv[4], (int)strtol(argv[3], NULL, 10));
     if (argc == 4 && strcmp(argv[1], "--read") == 0)
         return read_one(argv[2], (int)strtol(argv[3], NULL, 10));
     size_t rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 5;
     rounds = rounds < 1 ? 1 : rounds > SERIES_MAX ? SERIES_MAX : rounds;
-    char folder[] = "build/load-bench-XXXXXX", safetensors[64], pth[64];
+    char folder[] = "build/load-bench-XXXXXX", safetensors[64], pth[64], converted[64];
     struct seeded s;
     if (!mkdtemp(folder)) {
         perror("load_bench: build/");
@@ -200,12 +254,16 @@ int main(int argc, char **argv)
     }
     (void)snprintf(safetensors, sizeof safetensors, "%s/m.safetensors", folder);
     (void)snprintf(pth, sizeof pth, "%s/m.pth", folder);
+    (void)snprintf(converted, sizeof converted, "%s/converted.safetensors", folder);
     seeded_init(&s, &(struct seeded_shape)SHAPE_0_4B);
     seeded_write(&s, safetensors);
     seeded_write_pth(&s, pth);
     seeded_done(&s);
     measure(".safetensors", safetensors, rounds);
     measure(".pth", pth, rounds);
+    convert(pth, converted);
+    measure("converted", converted, rounds);
+    serve(converted, rounds);
     remove_tree(folder);
     return 0;
 }
