@@ -165,7 +165,7 @@ tidy: ## clang-tidy, the layer check, the style check
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
 	@git ls-files '*.c' | grep -v '^tests/' | grep -v '^engine/kernels/neon' | \
 	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c || exit 255' tidy
-	@clang-tidy --quiet engine/kernels/neon*.c -- -I. -Iinclude -std=c11 --target=aarch64-linux-gnu -idirafter /usr/aarch64-linux-gnu/include
+	@clang-tidy --quiet engine/kernels/neon*.c -- -I. -Iinclude -std=c11 --target=aarch64-linux-gnu -march=armv8.2-a+dotprod -idirafter /usr/aarch64-linux-gnu/include
 
 format: ## lay out every C file as .clang-format says
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
@@ -228,8 +228,13 @@ $(addprefix $(B)/engine/kernels/,avx2.o avx2_matmul.o avx2_quant.o): CFLAGS += -
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
 $(B)/engine/kernels/avx512_quant.o: CFLAGS += -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c -O3
 # Scheduling before registers are given out takes more than there are: sums went through memory.
-$(B)/engine/kernels/neon.o $(B)/engine/kernels/neon_matmul.o: CFLAGS += -O3 \
+$(addprefix $(B)/engine/kernels/,neon.o neon_matmul.o neon_quant.o neondot_quant.o): CFLAGS += -O3 \
   $(if $(filter fuzz,$(FLAVOR)),,-fno-schedule-insns)
+$(B)/engine/kernels/neondot_quant.o: CFLAGS += -march=armv8.2-a+dotprod
+ifeq ($(FLAVOR),arm64)
+# Debian 12's cross-compiler breaks off there ("internal compiler error") when it makes vectors.
+$(B)/tests/unit/quant_test.o: CFLAGS += -fno-tree-vectorize
+endif
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
 $(B)/engine/kernels/quant.o: CFLAGS += -O3
 $(B)/engine/kernels/pack.o $(B)/engine/load_job.o $(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3

@@ -38,6 +38,11 @@ static bool has_neon(void)
 {
     return (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0;
 }
+
+static bool has_neondot(void)
+{
+    return has_neon() && (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+}
 #endif
 
 static bool has_ref(void)
@@ -49,7 +54,7 @@ static bool has_ref(void)
 #if defined(__x86_64__)
 #define TABLES(X) X(avx512vnni) X(avx512) X(avx2) X(ref)
 #elif defined(__aarch64__)
-#define TABLES(X) X(neon) X(ref)
+#define TABLES(X) X(neondot) X(neon) X(ref)
 #else
 #define TABLES(X) X(ref)
 #endif

@@ -1,6 +1,6 @@
 /* neon.c: kernels.h for arm64: what vector_of.h needs to be told. The products are in
- * neon_matmul.c. Every arm64 processor that Linux runs on has these instructions; it is asked all
- * the same (dispatch.c). */
+ * neon_matmul.c, neon_quant.c and neondot_quant.c. Every arm64 processor that Linux runs on has
+ * what the first two need; it is asked all the same (dispatch.c). */
 #include "engine/kernels/neon.h"
 
 typedef float32x4_t vec;
@@ -89,7 +89,16 @@ static inline bool v_any(uints m)
 const struct sl_kernels sl_kernels_neon = {
     .name = "neon",
     .matmul = sl_neon_matmul,
-    .quantise = sl_ref_quantise,
-    .matmul_q = sl_ref_matmul_q,
+    .quantise = sl_neon_quantise,
+    .matmul_q = sl_neon_matmul_q,
+    VECTOR_KERNELS,
+};
+
+/* For processors that also have dot products of bytes. */
+const struct sl_kernels sl_kernels_neondot = {
+    .name = "neondot",
+    .matmul = sl_neon_matmul,
+    .quantise = sl_neon_quantise,
+    .matmul_q = sl_neondot_matmul_q,
     VECTOR_KERNELS,
 };

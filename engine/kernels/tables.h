@@ -17,6 +17,7 @@ extern const struct sl_kernels sl_kernels_avx512vnni;
 #endif
 #ifdef __aarch64__
 extern const struct sl_kernels sl_kernels_neon;
+extern const struct sl_kernels sl_kernels_neondot;
 #endif
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))

@@ -32,24 +32,32 @@ static void print_bits(const char *title, const struct sl_model *m)
     }
 }
 
+/* A seeded model of a file of one type, kept as another. */
+static void print_seeded(enum sl_dtype dtype, enum sl_dtype weights, const char *kernels)
+{
+    const struct sl_model_options opt = {.weights = weights, .kernels = kernels};
+    struct seeded_shape shape = SEEDED_ODD;
+    unsigned char *bytes;
+    size_t n_bytes;
+    char title[64];
+    shape.dtype = dtype;
+    struct sl_model *m = seeded_open(&shape, &opt, &bytes, &n_bytes);
+    (void)snprintf(title, sizeof title, "seeded rwkv7 %s", sl_dtype_name(weights));
+    print_bits(title, m);
+    sl_model_close(m);
+    free(bytes);
+}
+
 int main(int argc, char **argv)
 {
-    const struct sl_model_options opt = {.kernels = argc > 1 ? argv[1] : NULL};
-    static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        struct seeded_shape shape = SEEDED_ODD;
-        unsigned char *bytes;
-        size_t n_bytes;
-        char title[64];
-        shape.dtype = types[i];
-        struct sl_model *m = seeded_open(&shape, &opt, &bytes, &n_bytes);
-        (void)snprintf(title, sizeof title, "seeded rwkv7 %s", sl_dtype_name(types[i]));
-        print_bits(title, m);
-        sl_model_close(m);
-        free(bytes);
-    }
+    const char *kernels = argc > 1 ? argv[1] : NULL;
+    print_seeded(SL_DTYPE_F32, SL_DTYPE_F32, kernels);
+    print_seeded(SL_DTYPE_F16, SL_DTYPE_F16, kernels);
+    print_seeded(SL_DTYPE_BF16, SL_DTYPE_BF16, kernels);
+    print_seeded(SL_DTYPE_F32, SL_DTYPE_Q8, kernels);
+    print_seeded(SL_DTYPE_F32, SL_DTYPE_Q4, kernels);
     for (const struct rule *r = rules; r->title; r++) {
-        struct sl_model *m = rule_open(r, opt.kernels);
+        struct sl_model *m = rule_open(r, kernels);
         print_bits(r->title, m);
         sl_model_close(m);
     }

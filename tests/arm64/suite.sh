@@ -7,7 +7,7 @@ set -u
 x86=${SLATE_BUILD:-build/release}
 arm=build/arm64
 sysroot=build/arm64-sysroot
-tests='kernels_test kernels_ref_test kernels_functions_test pack_test'
+tests='kernels_test kernels_ref_test kernels_functions_test quant_test pack_test'
 [ "${1-}" != all ] || tests=$(for t in tests/unit/*_test.c; do basename "$t" .c; done)
 
 skip() { # skip WHY: counted by run.sh
@@ -32,20 +32,27 @@ done
 MAKEFLAGS='' $make --no-print-directory -j"$(nproc)" FLAVOR=arm64 all $targets || exit 1
 
 rc=0
-for t in $tests; do
-    qemu-aarch64 -L "$sysroot" "$arm/tests/unit/$t" || rc=1
-done
+log=$arm/suite
+rm -rf "$log"
+mkdir -p "$log"
+# shellcheck disable=SC2016,SC2086
+printf '%s\n' $tests | xargs -P "$(nproc)" -I {} sh -c \
+    'qemu-aarch64 -L "$1" "$2/tests/unit/$4" >"$3/$4" 2>&1 || touch "$3/failed"' \
+    run "$sysroot" "$arm" "$log" {}
+cat "$log"/*_test
+[ ! -e "$log/failed" ] || rc=1
 
 # Each line of bits is one test: a model's logits and state.
-mkdir -p "$arm/bits"
-rm -f "$arm"/bits/*
-"$x86/tests/arm64/bits" >"$arm/bits/x86" || rc=1
-qemu-aarch64 -L "$sysroot" "$arm/tests/arm64/bits" neon >"$arm/bits/neon" || rc=1
-n=$(wc -l <"$arm/bits/x86")
-if [ "$n" -gt 0 ] && diff "$arm/bits/x86" "$arm/bits/neon"; then
-    echo "[  PASSED  ] $n test(s)."
-else
-    echo "[  FAILED  ] $n test(s)."
-    rc=1
-fi
+"$x86/tests/arm64/bits" >"$log/x86" || rc=1
+n=$(wc -l <"$log/x86")
+for table in neondot neon; do
+    echo "bits: $table"
+    qemu-aarch64 -L "$sysroot" "$arm/tests/arm64/bits" $table >"$log/$table" || rc=1
+    if [ "$n" -gt 0 ] && diff "$log/x86" "$log/$table"; then
+        echo "[  PASSED  ] $n test(s)."
+    else
+        echo "[  FAILED  ] $n test(s)."
+        rc=1
+    fi
+done
 exit $rc

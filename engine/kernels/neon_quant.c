@@ -1,0 +1,127 @@
+/* neon_quant.c: products of Q8 and Q4 matrices with NEON as every arm64 processor has it, and
+ * inputs to 8 bits. neon_quant_of.h makes the product of dots().
+ *
+ * Bytes are multiplied to 16 bits and added up there as long as they fit, then added by pairs in 32
+ * bits. Q8: two products, 2 · 128 · 127 = 32,512 in magnitude. Q4: levels are at most 16 from the
+ * zero, so all eight steps of a group: 8 · 16 · 127 = 16,256. */
+#include <math.h>
+#include <string.h>
+
+#include "engine/kernels/neon_quant.h"
+
+enum {
+    MAX_ROWS = 2,
+    MAX_PANELS = 2,
+    MAX_SUMS = 2 /* rows × panels of a tile: eight registers each, and four of the sums in f32 */
+};
+
+static ALWAYS_INLINE int8x16_t four_inputs(const int8_t *q)
+{
+    int32_t v;
+    memcpy(&v, q, sizeof v);
+    return vreinterpretq_s8_s32(vdupq_n_s32(v));
+}
+
+/* part[2i], part[2i + 1] (+)= the products of a step, four outputs' in each pair. */
+static ALWAYS_INLINE void multiply(const bool first, int16x8_t *part, const int8x16_t *w,
+                                   int8x16_t q)
+{
+#pragma GCC unroll 4
+    for (int i = 0; i < REGISTERS; i++) {
+        int8x8_t wl = vget_low_s8(w[i]), ql = vget_low_s8(q);
+        int16x8_t *lo = part + (ptrdiff_t)2 * i, *hi = lo + 1;
+        *lo = first ? vmull_s8(wl, ql) : vmlal_s8(*lo, wl, ql);
+        *hi = first ? vmull_high_s8(w[i], q) : vmlal_high_s8(*hi, w[i], q);
+    }
+}
+
+static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_dtype type,
+                               const bool ready, int32x4_t (*sum)[REGISTERS], const struct job *j,
+                               const uint8_t *w, const struct sl_group *x)
+{
+    const size_t run = type == SL_DTYPE_Q8 ? 2 : SL_STEPS; /* steps that fit in 16 bits */
+    int32x4_t pairs[MAX_SUMS][2 * REGISTERS];
+#pragma GCC unroll 16
+    for (int i = 0; i < rows * panels * 2 * REGISTERS; i++)
+        pairs[i / (2 * REGISTERS)][i % (2 * REGISTERS)] = vdupq_n_s32(0);
+    for (size_t s = 0; s < SL_STEPS; s += run) {
+        int16x8_t part[MAX_SUMS][2 * REGISTERS];
+#pragma GCC unroll 8
+        for (size_t t = s; t < s + run; t++) {
+#pragma GCC unroll 2
+            for (int p = 0; p < panels; p++) {
+                const uint8_t *at = w + (size_t)p * j->panel + t * step_bytes(type, ready);
+                int8x16_t codes[REGISTERS];
+                read_ahead(panels, ready, at);
+                step_codes(type, ready, codes, at);
+#pragma GCC unroll 2
+                for (int r = 0; r < rows; r++)
+                    multiply(t == s, part[p * rows + r], codes,
+                             four_inputs(x[(size_t)r * j->ldx].q + t * SL_STEP));
+            }
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < rows * panels * 2 * REGISTERS; i++) {
+            int at = i / (2 * REGISTERS), k = i % (2 * REGISTERS);
+            pairs[at][k] = vpadalq_s16(pairs[at][k], part[at][k]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows * panels * REGISTERS; i++) {
+        int at = i / REGISTERS, k = i % REGISTERS;
+        const int32x4_t *lo = pairs[at] + (ptrdiff_t)2 * k;
+        sum[at][k] = vpaddq_s32(lo[0], lo[1]);
+    }
+}
+
+#define ROWS(X, TYPE) X(1, TYPE) X(2, TYPE)
+#define TILES(X, TYPE) X(1, 1, TYPE) X(1, 2, TYPE) X(2, 1, TYPE)
+
+#define SL_MATMUL_Q sl_neon_matmul_q
+#include "engine/kernels/neon_quant_of.h"
+
+/* --- inputs -------------------------------------------------------------------------------------
+ */
+
+static void quantise_group(struct sl_group *y, const float *x)
+{
+    enum { N = SL_GROUP / 4 };
+    float32x4_t v[N];
+    uint32x4_t top = vdupq_n_u32(0); /* magnitudes have the order of their bits; NaN is above all */
+    for (int i = 0; i < N; i++) {
+        v[i] = vld1q_f32(x + (ptrdiff_t)4 * i);
+        top = vmaxq_u32(top, vreinterpretq_u32_f32(vabsq_f32(v[i])));
+    }
+    uint32_t bits = vmaxvq_u32(top);
+    float m;
+    memcpy(&m, &bits, sizeof m);
+    bool finite = bits < 0x7f800000;
+    if (!finite || m < SL_QUANTISE_MIN) {
+        *y = (struct sl_group){.scale = finite ? 0 : NAN};
+        return;
+    }
+    y->scale = m / 127;
+    float inverse = 127 / m;
+    int32x4_t n[N], sum = vdupq_n_s32(0);
+    for (int i = 0; i < N; i++) {
+        n[i] = vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse));
+        sum = vaddq_s32(sum, n[i]);
+    }
+    y->offset = -16 * vaddvq_s32(sum);
+    for (int i = 0; i < N; i += 4) {
+        int16x8_t a = vcombine_s16(vmovn_s32(n[i]), vmovn_s32(n[i + 1]));
+        int16x8_t b = vcombine_s16(vmovn_s32(n[i + 2]), vmovn_s32(n[i + 3]));
+        vst1q_s8(y->q + (ptrdiff_t)4 * i, vcombine_s8(vmovn_s16(a), vmovn_s16(b)));
+    }
+}
+
+void sl_neon_quantise(struct sl_group *y, const float *x, size_t n)
+{
+    for (; n >= SL_GROUP; n -= SL_GROUP, x += SL_GROUP, y++)
+        quantise_group(y, x);
+    if (n > 0) {
+        float rest[SL_GROUP] = {0};
+        memcpy(rest, x, n * sizeof *x);
+        quantise_group(y, rest);
+    }
+}

@@ -1,0 +1,62 @@
+/* neon_quant.h: what the two ways to multiply bytes on arm64 have in common. Private to kernels/.
+ */
+#ifndef SLATE_KERNELS_NEON_QUANT_H
+#define SLATE_KERNELS_NEON_QUANT_H
+
+#include "engine/kernels/neon.h"
+#include "engine/kernels/quant.h"
+
+enum {
+    REGISTERS = 4, /* of a step's 64 codes, and of 16 outputs' sums */
+    K_GROUPS = 32, /* of a block of k: 16 KiB of levels */
+    AHEAD_BYTES = 8192
+};
+
+/* Some rows × panels over n_groups groups. */
+struct job {
+    float *y;
+    size_t ldy;
+    const struct sl_group *x;
+    size_t ldx, n_groups;
+    const uint8_t *scales, *w;
+    size_t panel; /* bytes from one panel to the next */
+    bool first;   /* sums start here, else they go on from y */
+};
+
+/* A step's codes as signed numbers: register i has four inputs of outputs 4i … 4i + 3. `ready`:
+ * they are that already, else Q4 levels are looked up. */
+static ALWAYS_INLINE void step_codes(const enum sl_dtype type, const bool ready, int8x16_t *ret,
+                                     const uint8_t *w)
+{
+    if (ready || type == SL_DTYPE_Q8) {
+#pragma GCC unroll 4
+        for (int i = 0; i < REGISTERS; i++)
+            ret[i] = vreinterpretq_s8_u8(vld1q_u8(w + (ptrdiff_t)16 * i));
+        return;
+    }
+    const uint8x16_t low = vdupq_n_u8(15);
+    const int8x16_t table =
+        vreinterpretq_s8_u8(vsubq_u8(vld1q_u8(sl_q4_levels), vdupq_n_u8(SL_Q4_ZERO)));
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        uint8x16_t two = vld1q_u8(w + (ptrdiff_t)16 * i);
+        ret[i] = vqtbl1q_s8(table, vandq_u8(two, low));
+        ret[i + 2] = vqtbl1q_s8(table, vshrq_n_u8(two, 4));
+    }
+}
+
+/* Bytes of a step. */
+static ALWAYS_INLINE size_t step_bytes(const enum sl_dtype type, const bool ready)
+{
+    return ready || type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
+}
+
+/* Where several panels are read at once, or one, each stream asks for what it needs in some
+ * AHEAD_BYTES (over all streams). */
+static ALWAYS_INLINE void read_ahead(const int panels, const bool ready, const uint8_t *w)
+{
+    if (!ready)
+        __builtin_prefetch(w + AHEAD_BYTES / panels);
+}
+
+#endif

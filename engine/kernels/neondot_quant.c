@@ -1,0 +1,67 @@
+/* neondot_quant.c: products of Q8 and Q4 matrices with the dot products of bytes that arm64
+ * processors have since ARMv8.2 (most of them). neon_quant_of.h makes the product of dots().
+ *
+ * One instruction multiplies four inputs of a row, a lane of a register, with the codes of four
+ * outputs, and adds up in 32 bits. */
+#include "engine/kernels/neon_quant.h"
+
+enum {
+    MAX_ROWS = 4,
+    MAX_PANELS = 4,
+    MAX_SUMS = 4 /* rows × panels of a tile, four registers each */
+};
+
+/* The lane is a constant; the language wants to see it. */
+static ALWAYS_INLINE int32x4_t add_dots(int32x4_t sum, int8x16_t codes, int8x16_t q, const int lane)
+{
+    switch (lane) {
+    case 0:
+        return vdotq_laneq_s32(sum, codes, q, 0);
+    case 1:
+        return vdotq_laneq_s32(sum, codes, q, 1);
+    case 2:
+        return vdotq_laneq_s32(sum, codes, q, 2);
+    default:
+        return vdotq_laneq_s32(sum, codes, q, 3);
+    }
+}
+
+static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_dtype type,
+                               const bool ready, int32x4_t (*sum)[REGISTERS], const struct job *j,
+                               const uint8_t *w, const struct sl_group *x)
+{
+    int8x16_t q[MAX_ROWS]; /* 16 inputs: four steps */
+#pragma GCC unroll 16
+    for (int i = 0; i < rows * panels * REGISTERS; i++)
+        sum[i / REGISTERS][i % REGISTERS] = vdupq_n_s32(0);
+#pragma GCC unroll 8
+    for (int s = 0; s < SL_STEPS; s++, w += step_bytes(type, ready)) {
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++)
+            q[r] = s % 4 ? q[r] : vld1q_s8(x[(size_t)r * j->ldx].q + (ptrdiff_t)SL_STEP * s);
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) {
+            int8x16_t codes[REGISTERS];
+            read_ahead(panels, ready, w + (size_t)p * j->panel);
+            step_codes(type, ready, codes, w + (size_t)p * j->panel);
+#pragma GCC unroll 16
+            for (int i = 0; i < rows * REGISTERS; i++) {
+                int32x4_t *to = &sum[p * rows + i / REGISTERS][i % REGISTERS];
+                *to = add_dots(*to, codes[i % REGISTERS], q[i / REGISTERS], s % 4);
+            }
+        }
+    }
+}
+
+#define ROWS(X, TYPE) X(2, TYPE) X(3, TYPE) X(4, TYPE)
+#define TILES(X, TYPE)                                                                             \
+    X(1, 1, TYPE)                                                                                  \
+    X(1, 2, TYPE)                                                                                  \
+    X(1, 4, TYPE)                                                                                  \
+    X(2, 1, TYPE)                                                                                  \
+    X(2, 2, TYPE)                                                                                  \
+    X(3, 1, TYPE)                                                                                  \
+    X(4, 1, TYPE)
+
+#define SL_MATMUL_Q sl_neondot_matmul_q
+#include "engine/kernels/neon_quant_of.h"
