@@ -80,6 +80,16 @@ void sl_fla_swish_only(struct sl_load *l)
     (void)sl_load_choice(l, "hidden_act", 0, words);
 }
 
+void sl_fla_config_heads(struct sl_load *l, size_t num_heads, double expand_k)
+{
+    struct sl_config *c = &l->config;
+    sl_fla_swish_only(l);
+    c->n_heads = sl_load_size(l, "num_heads", num_heads, SL_HEADS_MAX);
+    c->head_size =
+        sl_fla_divide(l, "the keys' width", sl_fla_width(l, "expand_k", expand_k, c->d_model),
+                      "num_heads", c->n_heads);
+}
+
 /* --- activations --------------------------------------------------------------------------------
  */
 
@@ -106,7 +116,8 @@ void sl_fla_activate(const struct sl_kernels *k, enum sl_fla_act act, float *y, 
     }
 }
 
-enum sl_fla_act sl_fla_feature_map(struct sl_load *l)
+/* The setting feature_map of GLA and RetNet, a function by the library's name; null is none. */
+static enum sl_fla_act feature_map(struct sl_load *l)
 {
     static const char *const words[] = {"relu", "sqrelu", "sigmoid", "swish", "silu", NULL};
     static const enum sl_fla_act acts[] = {SL_ACT_RELU, SL_ACT_RELU2, SL_ACT_SIGMOID, SL_ACT_SILU,
@@ -136,6 +147,23 @@ static size_t width(const struct sl_fla_attn *a, size_t i)
     return sl_fla_heads(a, i) * (i == SL_FLA_V ? a->d_v : a->d_k);
 }
 
+void sl_fla_heads_load(struct sl_load *l, struct sl_fla_attn *a, double expand_v)
+{
+    const struct sl_config *c = &l->config;
+    a->heads = c->n_heads, a->d_k = c->head_size;
+    a->d_v =
+        sl_fla_divide(l, "the values' width", sl_fla_width(l, "expand_v", expand_v, c->d_model),
+                      "num_heads", c->n_heads);
+}
+
+void sl_fla_share_load(struct sl_load *l, struct sl_fla_attn *a)
+{
+    size_t kv = sl_load_size(l, "num_kv_heads", 0, SL_HEADS_MAX);
+    a->share[SL_FLA_Q] = 1;
+    a->share[SL_FLA_K] = a->share[SL_FLA_V] =
+        sl_fla_divide(l, "num_heads", a->heads, "num_kv_heads", kv ? kv : a->heads);
+}
+
 void sl_fla_attn_load(struct sl_load *l, struct sl_fla_attn *a, size_t i, const char *norm,
                       size_t d_features)
 {
@@ -154,7 +182,9 @@ void sl_fla_attn_load(struct sl_load *l, struct sl_fla_attn *a, size_t i, const 
                              "layers.%zu.mixer.state", i);
 }
 
-const char *sl_fla_gate_norm(struct sl_load *l, size_t i, bool gated)
+/* The name of the output norm of GLA and RetNet, which is another where the library fuses norm and
+ * gate; NULL where elementwise_affine is false. */
+static const char *gate_norm(struct sl_load *l, size_t i, bool gated)
 {
     if (!sl_load_flag(l, "elementwise_affine", true))
         return NULL;
@@ -173,6 +203,16 @@ void sl_fla_conv_load(struct sl_load *l, struct sl_fla_attn *a, size_t i, bool a
         (void)snprintf(state, sizeof state, "layers.%zu.mixer.%c_conv", i, "qkv"[j]);
         sl_conv_load(l, &a->conv[j], width(a, j), taps, false, name, state);
     }
+}
+
+void sl_fla_gated_load(struct sl_load *l, struct sl_fla_attn *a, size_t i)
+{
+    sl_fla_conv_load(l, a, i, false);
+    enum sl_fla_act silu = a->conv[0].taps ? SL_ACT_SILU : SL_ACT_NONE;
+    a->act[SL_FLA_Q][0] = a->act[SL_FLA_K][0] = a->act[SL_FLA_V][0] = silu;
+    a->act[SL_FLA_Q][1] = a->act[SL_FLA_K][1] = feature_map(l);
+    a->gated = sl_load_flag(l, "use_output_gate", true);
+    sl_fla_attn_load(l, a, i, gate_norm(l, i, a->gated), a->d_k);
 }
 
 size_t sl_fla_row_floats(const struct sl_load *l, const struct sl_fla_attn *a)
@@ -258,12 +298,6 @@ static size_t conv_blocks(const struct sl_fla_attn *a)
     return n;
 }
 
-static void conv_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct sl_fla_job *j = arg;
-    sl_pass_heads(j->p, conv_blocks(j->a), conv_block, j, part, n_parts);
-}
-
 void sl_fla_project(struct sl_fla_job *j, const struct sl_norm *norm, const struct sl_product *more,
                     size_t n)
 {
@@ -283,7 +317,7 @@ void sl_fla_project(struct sl_fla_job *j, const struct sl_norm *norm, const stru
     sl_pass_norm(p, norm);
     sl_pass_products(p, v, n_v, j, NULL);
     if (conv_blocks(a) > 0)
-        sl_workers_run(p->workers, conv_part, j);
+        sl_pass_heads(p, conv_blocks(a), conv_block, j);
 }
 
 void sl_fla_finish(const struct sl_fla_job *j, size_t t, size_t h)
@@ -313,21 +347,9 @@ void sl_fla_form(const struct sl_fla_job *j, const struct sl_span *span, size_t 
     sl_recur_run(j->p, span, r, delta, h, row, arg, tmp);
 }
 
-struct recurrence {
-    const struct sl_fla_job *j;
-    void (*rule)(const void *arg, const struct sl_span *span, size_t head, float *tmp);
-};
-
-static void recur_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct recurrence *r = arg;
-    sl_pass_heads(r->j->p, r->j->a->heads, r->rule, r->j, part, n_parts);
-}
-
 void sl_fla_recur(struct sl_fla_job *j, void (*rule)(const void *arg, const struct sl_span *span,
                                                      size_t head, float *tmp))
 {
-    struct recurrence r = {j, rule};
-    sl_workers_run(j->p->workers, recur_part, &r);
+    sl_pass_heads(j->p, j->a->heads, rule, j);
     sl_pass_add_product(j->p, &j->a->o, j->out, j->ld_out, j->y);
 }

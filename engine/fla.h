@@ -39,6 +39,10 @@ size_t sl_fla_divide(struct sl_load *l, const char *what, size_t n, const char *
 /* hidden_act, which must be swish. */
 void sl_fla_swish_only(struct sl_load *l);
 
+/* num_heads and the width of a head's keys, which is expand_k · d_model over all heads, from these
+ * defaults; and hidden_act, which must be swish. */
+void sl_fla_config_heads(struct sl_load *l, size_t num_heads, double expand_k);
+
 /* --- activations --- */
 
 enum sl_fla_act {
@@ -51,9 +55,6 @@ enum sl_fla_act {
 };
 
 void sl_fla_activate(const struct sl_kernels *k, enum sl_fla_act act, float *y, size_t n);
-
-/* The setting feature_map of GLA and RetNet, a function by the library's name; null is none. */
-enum sl_fla_act sl_fla_feature_map(struct sl_load *l);
 
 /* --- the frame --- */
 
@@ -78,6 +79,11 @@ static inline size_t sl_fla_heads(const struct sl_fla_attn *a, size_t i)
     return a->heads / a->share[i];
 }
 
+/* heads, d_k and d_v as sl_fla_config_heads() has read them, and as expand_v says. */
+void sl_fla_heads_load(struct sl_load *l, struct sl_fla_attn *a, double expand_v);
+/* share: keys and values have num_kv_heads of the heads, or all. */
+void sl_fla_share_load(struct sl_load *l, struct sl_fla_attn *a);
+
 /* Declares it all, for layer i; heads, d_k, d_v, share, act and gated are set by the caller. `norm`
  * is the output norm's name ("g_norm"), NULL: it has no weights. d_features: keys of the state
  * (d_k, or more where a feature map widens them). */
@@ -85,6 +91,10 @@ void sl_fla_attn_load(struct sl_load *l, struct sl_fla_attn *a, size_t i, const 
                       size_t d_features);
 /* The convolutions, where use_short_conv says so. */
 void sl_fla_conv_load(struct sl_load *l, struct sl_fla_attn *a, size_t i, bool absent);
+
+/* What GLA and RetNet have in common, heads and share having been set: convolutions, a feature map,
+ * the gate, the output norm, and sl_fla_attn_load(). */
+void sl_fla_gated_load(struct sl_load *l, struct sl_fla_attn *a, size_t i);
 
 /* The first member of a mixer's job. */
 struct sl_fla_job {
@@ -143,10 +153,6 @@ void sl_fla_form(const struct sl_fla_job *j, const struct sl_span *span, size_t 
 /* The recurrence, one stage over (span, head), and the output's projection, another. arg is j. */
 void sl_fla_recur(struct sl_fla_job *j, void (*rule)(const void *arg, const struct sl_span *span,
                                                      size_t head, float *tmp));
-
-/* The name of the output norm of GLA and RetNet, which is another where the library fuses norm and
- * gate; NULL where elementwise_affine is false. */
-const char *sl_fla_gate_norm(struct sl_load *l, size_t i, bool gated);
 
 /* u = β (v - α u): what a delta rule writes; u is what its key reads from the state. */
 void sl_fla_correct(const struct sl_kernels *k, float *u, const float *v, float alpha, float beta,

@@ -222,20 +222,35 @@ void sl_pass_products(const struct sl_pass *p, const struct sl_product *v, size_
     sl_workers_run(p->workers, products_part, &st);
 }
 
-void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
-                   void (*fn)(const void *arg, const struct sl_span *span, size_t head, float *tmp),
-                   const void *arg, size_t part, size_t n_parts)
+struct heads_stage {
+    const struct sl_pass *p;
+    size_t n_heads;
+    void (*fn)(const void *arg, const struct sl_span *span, size_t head, float *tmp);
+    const void *arg;
+};
+
+static void heads_part(void *arg, size_t part, size_t n_parts)
 {
-    size_t total = p->n_rows * n_heads;
+    const struct heads_stage *h = arg;
+    const struct sl_pass *p = h->p;
+    size_t n = h->n_heads, total = p->n_rows * n;
     size_t lo = total * part / n_parts, hi = total * (part + 1) / n_parts;
     for (size_t s = 0; s < p->n_spans; s++) {
         const struct sl_span *span = &p->spans[s];
-        size_t start = span->row * n_heads;
-        size_t b = items_before(lo, start, span->n_rows, n_heads);
-        size_t e = items_before(hi, start, span->n_rows, n_heads);
-        for (size_t h = b; h < e; h++)
-            fn(arg, span, h, sl_pass_part(p, part));
+        size_t start = span->row * n;
+        size_t begin = items_before(lo, start, span->n_rows, n);
+        size_t end = items_before(hi, start, span->n_rows, n);
+        for (size_t i = begin; i < end; i++)
+            h->fn(h->arg, span, i, sl_pass_part(p, part));
     }
+}
+
+void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
+                   void (*fn)(const void *arg, const struct sl_span *span, size_t head, float *tmp),
+                   const void *arg)
+{
+    struct heads_stage h = {p, n_heads, fn, arg};
+    sl_workers_run(p->workers, heads_part, &h);
 }
 
 struct add_job {

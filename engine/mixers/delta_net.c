@@ -24,12 +24,8 @@ static void config(struct sl_load *l)
 {
     static const struct sl_fla_class class = {
         .hidden_size = 2048, .num_hidden_layers = 24, .hidden_ratio = 4, .norm_eps = 1e-6};
-    struct sl_config *c = &l->config;
     sl_fla_config(l, &class);
-    sl_fla_swish_only(l);
-    c->n_heads = sl_load_size(l, "num_heads", 16, SL_HEADS_MAX);
-    c->head_size = sl_fla_divide(l, "the keys' width", sl_fla_width(l, "expand_k", 1, c->d_model),
-                                 "num_heads", c->n_heads);
+    sl_fla_config_heads(l, 16, 1);
     if (!sl_load_flag(l, "use_output_norm", true))
         sl_load_fail_setting(l, SL_E_MODEL_UNSUPPORTED,
                              "use_output_norm is false; only true can be run");
@@ -42,10 +38,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     static const enum sl_fla_act acts[] = {SL_ACT_SILU, SL_ACT_RELU, SL_ACT_ELU1, SL_ACT_NONE};
     struct layer *m = layer;
     struct sl_fla_attn *a = &m->a;
-    const struct sl_config *c = &l->config;
-    a->heads = c->n_heads, a->d_k = c->head_size;
-    a->d_v = sl_fla_divide(l, "the values' width", sl_fla_width(l, "expand_v", 1, c->d_model),
-                           "num_heads", c->n_heads);
+    sl_fla_heads_load(l, a, 1);
     a->share[SL_FLA_Q] = a->share[SL_FLA_K] = a->share[SL_FLA_V] = 1;
     sl_fla_conv_load(l, a, i, true);
     enum sl_fla_act act = acts[sl_load_choice(l, "qk_activation", 0, words)];
@@ -54,7 +47,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     a->gated = sl_load_flag(l, "use_gate", false);
     sl_fla_attn_load(l, a, i, "o_norm", a->d_k);
     if (sl_load_flag(l, "use_beta", true))
-        sl_load_small(l, &m->beta, a->heads, c->d_model, SL_OUT_IN,
+        sl_load_small(l, &m->beta, a->heads, l->config.d_model, SL_OUT_IN,
                       "model.layers.%zu.attn.b_proj.weight", i);
     m->beta_scale = sl_load_flag(l, "allow_neg_eigval", false) ? 2 : 1;
     m->sum_norm = sl_load_choice(l, "qk_norm", 0, norms) == 1;

@@ -26,12 +26,8 @@ static void config(struct sl_load *l)
 {
     static const struct sl_fla_class class = {
         .hidden_size = 2048, .num_hidden_layers = 24, .hidden_ratio = 4, .norm_eps = 1e-6};
-    struct sl_config *c = &l->config;
     sl_fla_config(l, &class);
-    sl_fla_swish_only(l);
-    c->n_heads = sl_load_size(l, "num_heads", 4, SL_HEADS_MAX);
-    c->head_size = sl_fla_divide(l, "the keys' width", sl_fla_width(l, "expand_k", 0.5, c->d_model),
-                                 "num_heads", c->n_heads);
+    sl_fla_config_heads(l, 4, 0.5);
     if (!sl_load_flag(l, "use_gk", true))
         sl_load_fail_setting(l, SL_E_MODEL_UNSUPPORTED, "use_gk is false; only true can be run");
     sl_load_refuse(l, "use_gv", "a decay of the values");
@@ -41,25 +37,14 @@ static void load(struct sl_load *l, size_t i, void *layer)
 {
     struct layer *m = layer;
     struct sl_fla_attn *a = &m->a;
-    const struct sl_config *c = &l->config;
-    a->heads = c->n_heads, a->d_k = c->head_size;
-    a->d_v = sl_fla_divide(l, "the values' width", sl_fla_width(l, "expand_v", 1, c->d_model),
-                           "num_heads", c->n_heads);
-    size_t kv = sl_load_size(l, "num_kv_heads", 0, SL_HEADS_MAX);
-    a->share[SL_FLA_Q] = 1;
-    a->share[SL_FLA_K] = a->share[SL_FLA_V] =
-        sl_fla_divide(l, "num_heads", c->n_heads, "num_kv_heads", kv ? kv : c->n_heads);
-    sl_fla_conv_load(l, a, i, false);
-    enum sl_fla_act silu = a->conv[0].taps ? SL_ACT_SILU : SL_ACT_NONE;
-    a->act[SL_FLA_Q][0] = a->act[SL_FLA_K][0] = a->act[SL_FLA_V][0] = silu;
-    a->act[SL_FLA_Q][1] = a->act[SL_FLA_K][1] = sl_fla_feature_map(l);
-    a->gated = sl_load_flag(l, "use_output_gate", true);
-    sl_fla_attn_load(l, a, i, sl_fla_gate_norm(l, i, a->gated), a->d_k);
+    sl_fla_heads_load(l, a, 1);
+    sl_fla_share_load(l, a);
+    sl_fla_gated_load(l, a, i);
 
     size_t rank = sl_load_axis(l, 1, SL_RANK_MAX, "model.layers.%zu.attn.gk_proj.0.weight", i);
     size_t n = a->heads / a->share[SL_FLA_K] * a->d_k;
-    sl_load_small(l, &m->one, rank, c->d_model, SL_OUT_IN, "model.layers.%zu.attn.gk_proj.0.weight",
-                  i);
+    sl_load_small(l, &m->one, rank, l->config.d_model, SL_OUT_IN,
+                  "model.layers.%zu.attn.gk_proj.0.weight", i);
     sl_load_small(l, &m->two, n, rank, SL_OUT_IN, "model.layers.%zu.attn.gk_proj.1.weight", i);
     sl_load_vector(l, &m->bias, n, "model.layers.%zu.attn.gk_proj.1.bias", i);
     double clamp = sl_load_number(l, "clamp_min", (double)NAN, -1e6, 0);

@@ -54,12 +54,8 @@ static void config(struct sl_load *l)
 {
     static const struct sl_fla_class class = {
         .hidden_size = 2048, .num_hidden_layers = 24, .hidden_ratio = 4, .norm_eps = 1e-6};
-    struct sl_config *c = &l->config;
     sl_fla_config(l, &class);
-    sl_fla_swish_only(l);
-    c->n_heads = sl_load_size(l, "num_heads", 4, SL_HEADS_MAX);
-    c->head_size = sl_fla_divide(l, "the keys' width", sl_fla_width(l, "expand_k", 1, c->d_model),
-                                 "num_heads", c->n_heads);
+    sl_fla_config_heads(l, 4, 1);
 }
 
 /* The map of the queries ('q') or keys ('k'), under its own name or, where both are one, under
@@ -104,14 +100,8 @@ static void load(struct sl_load *l, size_t i, void *layer)
 {
     struct layer *m = layer;
     struct sl_fla_attn *a = &m->a;
-    const struct sl_config *c = &l->config;
-    a->heads = c->n_heads, a->d_k = c->head_size;
-    a->d_v = sl_fla_divide(l, "the values' width", sl_fla_width(l, "expand_v", 1, c->d_model),
-                           "num_heads", c->n_heads);
-    size_t kv = sl_load_size(l, "num_kv_heads", 0, SL_HEADS_MAX);
-    a->share[SL_FLA_Q] = 1;
-    a->share[SL_FLA_K] = a->share[SL_FLA_V] =
-        sl_fla_divide(l, "num_heads", c->n_heads, "num_kv_heads", kv ? kv : c->n_heads);
+    sl_fla_heads_load(l, a, 1);
+    sl_fla_share_load(l, a);
     load_maps(l, m, i);
     bool affine = sl_load_flag(l, "elementwise_affine", true);
     sl_fla_attn_load(l, a, i, affine ? "norm" : NULL, m->width);
@@ -190,13 +180,6 @@ static void map_head(const void *arg, const struct sl_span *span, size_t item, f
                  tmp);
 }
 
-static void map_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct job *j = arg;
-    size_t n = sl_fla_heads(j->f.a, SL_FLA_Q) + sl_fla_heads(j->f.a, SL_FLA_K);
-    sl_pass_heads(j->f.p, n, map_head, j, part, n_parts);
-}
-
 /* φ of row t for head h of the state, divided by its sum where that is asked for, times scale. */
 static void features(const struct job *j, float *y, size_t which, size_t t, size_t h, float scale)
 {
@@ -268,7 +251,8 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     }
     sl_fla_project(&j.f, norm, NULL, 0);
     if (maps_of(j.m))
-        sl_workers_run(p->workers, map_part, &j);
+        sl_pass_heads(p, sl_fla_heads(j.f.a, SL_FLA_Q) + sl_fla_heads(j.f.a, SL_FLA_K), map_head,
+                      &j);
     sl_fla_recur(&j.f, recur);
 }
 

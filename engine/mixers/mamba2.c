@@ -285,12 +285,6 @@ static void conv_block(const void *arg, const struct sl_span *span, size_t block
         j->p->k->vsilu(x + t * j->ld_in + first, x + t * j->ld_in + first, n);
 }
 
-static void conv_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct job *j = arg;
-    sl_pass_heads(j->p, sl_conv_blocks(&j->m->conv), conv_block, j, part, n_parts);
-}
-
 /* Δ and the state's decay of one head and token. */
 static float step_size(const struct job *j, size_t head, float dt, float *ret_decay)
 {
@@ -341,12 +335,6 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     }
 }
 
-static void recur_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct job *j = arg;
-    sl_pass_heads(j->p, j->m->heads, recur, j, part, n_parts);
-}
-
 /* What needs all heads of a group; and the output's bias, which goes straight to the residual. */
 static void finish_part(void *arg, size_t part, size_t n_parts)
 {
@@ -377,8 +365,8 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.out = sl_pass_take(p, &used, p->ld);
     sl_pass_norm(p, norm);
     project_stage(&j);
-    sl_workers_run(p->workers, conv_part, &j);
-    sl_workers_run(p->workers, recur_part, &j);
+    sl_pass_heads(p, sl_conv_blocks(&j.m->conv), conv_block, &j);
+    sl_pass_heads(p, j.m->heads, recur, &j);
     sl_workers_run(p->workers, finish_part, &j);
     sl_pass_add_product(p, &j.m->out, j.y, j.ld_y, j.out);
 }

@@ -378,12 +378,6 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     }
 }
 
-static void recur_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct job *j = arg;
-    sl_pass_heads(j->p, j->m->n_heads, recur, j, part, n_parts);
-}
-
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)
 {
     struct job j = {
@@ -396,7 +390,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.y = sl_pass_take(p, &used, p->ld);
     sl_pass_norm(p, norm);
     project_stage(&j);
-    sl_workers_run(p->workers, recur_part, &j);
+    sl_pass_heads(p, j.m->n_heads, recur, &j);
     sl_pass_add_biased(p, &j.m->o, j.out, j.ld, j.m->bias_o, j.y);
 }
 

@@ -34,41 +34,27 @@ static void config(struct sl_load *l)
 {
     static const struct sl_fla_class class = {
         .hidden_size = 2048, .num_hidden_layers = 24, .hidden_ratio = 2, .norm_eps = 1e-6};
-    struct sl_config *c = &l->config;
     sl_fla_config(l, &class);
-    sl_fla_swish_only(l);
-    c->n_heads = sl_load_size(l, "num_heads", 8, SL_HEADS_MAX);
-    c->head_size = sl_fla_divide(l, "the keys' width", sl_fla_width(l, "expand_k", 1, c->d_model),
-                                 "num_heads", c->n_heads);
-    if (c->head_size % 2 != 0 || c->head_size > D_K_MAX)
+    sl_fla_config_heads(l, 8, 1);
+    size_t d_k = l->config.head_size;
+    if (d_k % 2 != 0 || d_k > D_K_MAX)
         sl_load_fail_setting(l, SL_E_MODEL_INVALID,
                              "%zu channels of keys cannot be rotated; an even number up to %d is "
                              "needed",
-                             c->head_size, D_K_MAX);
+                             d_k, D_K_MAX);
 }
 
 static void load(struct sl_load *l, size_t i, void *layer)
 {
     struct layer *m = layer;
     struct sl_fla_attn *a = &m->a;
-    const struct sl_config *c = &l->config;
     m->first = i == 0;
-    a->heads = c->n_heads, a->d_k = c->head_size;
-    a->d_v = sl_fla_divide(l, "the values' width", sl_fla_width(l, "expand_v", 2, c->d_model),
-                           "num_heads", c->n_heads);
-    size_t kv = sl_load_size(l, "num_kv_heads", 0, SL_HEADS_MAX);
-    a->share[SL_FLA_Q] = 1;
-    a->share[SL_FLA_K] = a->share[SL_FLA_V] =
-        sl_fla_divide(l, "num_heads", c->n_heads, "num_kv_heads", kv ? kv : c->n_heads);
+    sl_fla_heads_load(l, a, 2);
+    sl_fla_share_load(l, a);
     if (m->first)
         m->position =
             sl_load_state(l, SL_DTYPE_I64, 1, (size_t[]){1}, "layers.%zu.mixer.position", i);
-    sl_fla_conv_load(l, a, i, false);
-    enum sl_fla_act silu = a->conv[0].taps ? SL_ACT_SILU : SL_ACT_NONE;
-    a->act[SL_FLA_Q][0] = a->act[SL_FLA_K][0] = a->act[SL_FLA_V][0] = silu;
-    a->act[SL_FLA_Q][1] = a->act[SL_FLA_K][1] = sl_fla_feature_map(l);
-    a->gated = sl_load_flag(l, "use_output_gate", true);
-    sl_fla_attn_load(l, a, i, sl_fla_gate_norm(l, i, a->gated), a->d_k);
+    sl_fla_gated_load(l, a, i);
     m->scale = (float)(1 / sqrt((double)a->d_k));
     for (size_t j = 0; j < a->d_k / 2 && j < D_K_MAX / 2; j++)
         m->turn[j] = sl_turn(pow(BASE, -2 * (double)j / (double)a->d_k) / TURN);
@@ -96,12 +82,6 @@ static void turn_span(const void *arg, const struct sl_span *span, size_t item, 
         sl_turns(row, row + half, j->m->turn, *position + t, half);
     }
     *position += span->n_rows;
-}
-
-static void turn_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct job *j = arg;
-    sl_pass_heads(j->f.p, 1, turn_span, j, part, n_parts);
 }
 
 /* y = x, turned and made longer by `scale`. */
@@ -163,7 +143,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     sl_fla_plan(&j.f, p, &j.m->a);
     j.ld_turn = sl_row_floats(j.m->a.d_k);
     if (j.m->first)
-        sl_workers_run(p->workers, turn_part, &j);
+        sl_pass_heads(p, 1, turn_span, &j);
     sl_fla_project(&j.f, norm, NULL, 0);
     sl_fla_recur(&j.f, recur);
 }

@@ -144,12 +144,6 @@ static void recur(const void *arg, const struct sl_span *span, size_t block, flo
     sl_pass_keep_shift(p, span, m->shift, c, c + n);
 }
 
-static void recur_part(void *arg, size_t part, size_t n_parts)
-{
-    const struct job *j = arg;
-    sl_pass_heads(j->p, (j->m->d + BLOCK - 1) / BLOCK, recur, j, part, n_parts);
-}
-
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)
 {
     struct job j = {.p = p, .norm = norm, .m = layer};
@@ -162,7 +156,7 @@ static void forward(const struct sl_pass *p, const struct sl_norm *norm, const v
     j.out = sl_pass_take(p, &used, p->ld);
     sl_workers_run(p->workers, mix_part, &j);
     project_stage(&j);
-    sl_workers_run(p->workers, recur_part, &j);
+    sl_pass_heads(p, (j.m->d + BLOCK - 1) / BLOCK, recur, &j);
     sl_pass_add_product(p, &j.m->o, j.out, p->ld, j.k);
 }
 
