@@ -778,6 +778,47 @@ static void redis_takes_no_writes(void **state)
     comes_back(120);
 }
 
+/* The way to Redis is cut: nothing comes back, no refusal either. */
+static void redis_cannot_be_reached(void **state)
+{
+    struct redis far;
+    char store[80];
+    (void)state;
+    if (!redis_init_far(&far, "far")) {
+        print_message("skipped: a network namespace, which takes root\n");
+        skip();
+    }
+    snprintf(store, sizeof store, "--store=%s", far.spec);
+    struct api a;
+    api_start(&a, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(), store,
+                                        "--store-timeout=1s", "--lease=3s", NULL});
+    client_unrecorded(a.client);
+    reply_free(expect(post(a.client, "/v1/sessions", "{'id':'far'}"), 201));
+    reply_free(expect(call_finish(turn_start(a.client, "far", "Once", 1)), 200));
+    struct call *k = stream_start(a.client, "'session':'far','prompt':'Tell','seed':2,"
+                                            "'max_tokens':1000000,'ignore_eos':true");
+    call_until_events(k, 2);
+    redis_cut(&far, true);
+    expect_error(post(a.client, "/v1/sessions", "{'id':'none'}"), 503, "store_unavailable", NULL);
+    expect_error(get(a.client, "/v1/sessions"), 503, "store_unavailable", NULL);
+    struct reply *r = expect(call_finish(k), 200); /* it cannot be renewed any more */
+    assert_string_equal(str_at(r->events[r->n_events - 1], "error.code"), "lease_lost");
+    reply_free(r);
+    redis_cut(&far, false);
+    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
+    for (long status = 0; status != 200;) {
+        r = call_finish(turn_start(a.client, "far", "Once", 3));
+        status = r->status;
+        assert_true(status == 200 || status == 503);
+        if (status == 200)
+            assert_int_equal(int_at(r->json, "version"), 2);
+        reply_free(r);
+        assert_true(client_now_ms() < deadline);
+    }
+    api_stop(&a);
+    redis_done(&far);
+}
+
 /* A key that somebody wrote over, or a byte of a snapshot: named, and nobody else is touched. */
 static void redis_holds_something_else(void **state)
 {
@@ -832,6 +873,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_turn_outlives_a_restart),
         cmocka_unit_test(redis_is_slow),
         cmocka_unit_test(redis_takes_no_writes),
+        cmocka_unit_test(redis_cannot_be_reached),
         cmocka_unit_test(redis_holds_something_else),
         cmocka_unit_test(who_sleeps_loses_the_lease),
         cmocka_unit_test(killed_at_random_moments),

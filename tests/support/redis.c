@@ -26,26 +26,19 @@
 
 static void become(const struct redis *r)
 {
-    enum { FIXED = 16 };
+    enum { FIXED = 24 };
     const char *argv[FIXED + REDIS_OPTIONS_MAX + 1];
     char log[700], port[16];
     int n = 0;
     snprintf(log, sizeof log, "%s/output.log", r->folder);
     snprintf(port, sizeof port, "%u", r->port);
-    const char *const fixed[] = {"redis-server",
-                                 "--port",
-                                 port,
-                                 "--bind",
-                                 "127.0.0.1",
-                                 "--dir",
-                                 r->folder,
-                                 "--appendonly",
-                                 "yes",
-                                 "--appendfsync",
-                                 "always",
-                                 "--save",
-                                 "",
-                                 "--maxmemory-policy",
+    const char *const inside[] = {"ip", "netns", "exec", r->netns};
+    for (size_t i = 0; r->netns[0] && i < sizeof inside / sizeof *inside; i++)
+        argv[n++] = inside[i];
+    const char *const fixed[] = {"redis-server", "--port",           port,  "--bind",
+                                 r->host,        "--protected-mode", "no",  "--dir",
+                                 r->folder,      "--appendonly",     "yes", "--appendfsync",
+                                 "always",       "--save",           "",    "--maxmemory-policy",
                                  "noeviction"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         argv[n++] = fixed[i];
@@ -71,7 +64,7 @@ static bool ended(const struct redis *r, int wait_ms)
 static bool answers(const struct redis *r)
 {
     const struct timeval limit = {.tv_sec = 1};
-    redisContext *c = redisConnectWithTimeout("127.0.0.1", (int)r->port, limit);
+    redisContext *c = redisConnectWithTimeout(r->host, (int)r->port, limit);
     redisReply *reply = NULL;
     bool ok = c && !c->err && redisSetTimeout(c, limit) == REDIS_OK &&
               (reply = redisCommand(c, "PING")) && reply->type == REDIS_REPLY_STATUS;
@@ -99,11 +92,10 @@ void redis_start(struct redis *r)
     }
 }
 
-void redis_init(struct redis *r, const char *name, const char *const *options)
+static void make_folder(struct redis *r, const char *name)
 {
     char path[512], real[512];
     const char *build = getenv("SLATE_BUILD");
-    *r = (struct redis){.port = free_port()};
     snprintf(path, sizeof path, "%s/cluster", build ? build : "build/release");
     if ((mkdir(path, 0777) && errno != EEXIST) || !realpath(path, real))
         fail_msg("%s: %s", path, strerror(errno));
@@ -111,12 +103,59 @@ void redis_init(struct redis *r, const char *name, const char *const *options)
              name);
     remove_tree(r->folder);
     assert_int_equal(mkdir(r->folder, 0777), 0);
-    snprintf(r->spec, sizeof r->spec, "redis://127.0.0.1:%u", r->port);
+    snprintf(r->spec, sizeof r->spec, "redis://%s:%u", r->host, r->port);
+}
+
+void redis_init(struct redis *r, const char *name, const char *const *options)
+{
+    *r = (struct redis){.port = free_port(), .host = "127.0.0.1"};
+    make_folder(r, name);
     for (size_t i = 0; options && options[i]; i++) {
         assert_true(i < REDIS_OPTIONS_MAX);
         r->options[i] = options[i];
     }
     redis_start(r);
+}
+
+/* Commands of the system, quietly; did all succeed? */
+static bool system_does(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static bool system_does(const char *fmt, ...)
+{
+    char command[1000], quiet[1100];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(command, sizeof command, fmt, args);
+    va_end(args);
+    snprintf(quiet, sizeof quiet, "PATH=$PATH:/usr/sbin:/sbin; { %s ; } >/dev/null 2>&1", command);
+    return system(quiet) == 0;
+}
+
+/* Names and addresses follow from the process's number, so that tests do not meet. */
+bool redis_init_far(struct redis *r, const char *name)
+{
+    enum { PORT = 6379 };
+    unsigned id = (unsigned)getpid() % 16384, a = 64 + id / 256, b = id % 256;
+    *r = (struct redis){.port = PORT};
+    snprintf(r->netns, sizeof r->netns, "slate-%u", id);
+    snprintf(r->host, sizeof r->host, "10.%u.%u.2", a, b);
+    (void)system_does("ip netns del %s", r->netns);
+    if (geteuid() != 0 ||
+        !system_does("ip netns add %s && ip link add sl%u type veth peer name far netns %s && "
+                     "ip addr add 10.%u.%u.1/30 dev sl%u && ip link set sl%u up && "
+                     "ip netns exec %s ip addr add %s/30 dev far && "
+                     "ip netns exec %s ip link set far up && ip netns exec %s ip link set lo up",
+                     r->netns, id, r->netns, a, b, id, id, r->netns, r->host, r->netns, r->netns)) {
+        (void)system_does("ip netns del %s", r->netns);
+        return false;
+    }
+    make_folder(r, name);
+    redis_start(r);
+    return true;
+}
+
+void redis_cut(struct redis *r, bool cut)
+{
+    assert_true(system_does("ip netns exec %s ip link set far %s", r->netns, cut ? "down" : "up"));
 }
 
 void redis_signal(struct redis *r, int signal)
@@ -140,12 +179,14 @@ void redis_done(struct redis *r)
         redis_signal(r, SIGCONT);
         redis_end(r, SIGKILL);
     }
+    if (r->netns[0])
+        (void)system_does("ip netns del %s", r->netns); /* and the wire */
     remove_tree(r->folder);
 }
 
 static redisContext *say(struct redis *r, const char *fmt, va_list args)
 {
-    redisContext *c = redisConnect("127.0.0.1", (int)r->port);
+    redisContext *c = redisConnect(r->host, (int)r->port);
     if (!c || c->err)
         fail_msg("redis: %s", c ? c->errstr : "no memory");
     assert_int_equal(redisvAppendCommand(c, fmt, args), REDIS_OK);

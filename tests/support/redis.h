@@ -13,6 +13,8 @@ struct redis {
     unsigned port;
     char folder[600]; /* absolute */
     char spec[64];    /* "redis://127.0.0.1:PORT" */
+    char host[20];
+    char netns[32]; /* "": here */
     const char *options[REDIS_OPTIONS_MAX + 1];
 };
 
@@ -20,6 +22,11 @@ struct redis {
  * of redis-server's, NULL at the end; NULL: none. Returns once it answers; it dies with the test.
  */
 void redis_init(struct redis *r, const char *name, const char *const *options);
+/* The same behind a wire of its own: in a network namespace, at the other end of a pair of devices.
+ * False: that cannot be made here (it takes root). */
+bool redis_init_far(struct redis *r, const char *name);
+/* Cuts the wire, and mends it: packets are lost without a word. */
+void redis_cut(struct redis *r, bool cut);
 void redis_done(struct redis *r); /* ended if it runs; its folder is removed */
 /* Again, on its port, with its data. */
 void redis_start(struct redis *r);
