@@ -17,13 +17,13 @@ static const struct sl_option options[] = {
     /* the model */
     {"model", SL_OPTION_STRING, AT(model), NULL, 0, 0, NULL, "FILE|DIR",
      "The model: an RWKV .pth or .safetensors file, a .gguf file of RWKV-6, RWKV-7 or Mamba-2, or "
-     "a directory with config.json and model.safetensors of a flash-linear-attention model. "
-     "Without it the embedded model serves.",
+     "a directory with config.json and model.safetensors of a flash-linear-attention model, or what "
+     "slate convert made of one of them. Without it the embedded model serves.",
      ALL},
     {"tokenizer", SL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, NULL, "FILE|DIR|bytes",
      "The vocabulary: a tokenizer.json, an RWKV World vocabulary file, a directory that holds one, "
      "or the word bytes (one token per byte). Without it what lies in the model's directory or in "
-     "its .gguf file; the embedded model brings its own.",
+     "its .gguf or converted file; the embedded model brings its own.",
      ALL},
     {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16|q8|q4",
      "How matrices are kept in memory. q8 and q4: integers of 8 and 4 bits with a scale for every "
