@@ -19,7 +19,7 @@ enum {
     SL_BPE_TEXT_MAX = 1 << 30,     /* bytes of a text after a normaliser */
     SL_BPE_RETRIES_FREE = 256,     /* of one search of a regular expression, always; */
     SL_BPE_RETRIES_GROWTH = 16,    /* more are tried in this ratio, out of what a text has: */
-    SL_BPE_RETRIES = 4 << 20,      /* this, and this for each byte */
+    SL_BPE_RETRIES = 1 << 20,      /* this, and this for each byte */
     SL_BPE_RETRIES_A_BYTE = 64,
     SL_BPE_STACK_MAX = 4 << 20, /* entries of its stack: about one for each character of a word */
     SL_BPE_MERGE_TEXT_MAX = 1 << 16 /* bytes of a token's text while merges are read */

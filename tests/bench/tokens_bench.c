@@ -1,5 +1,8 @@
 /* tokens_bench.c: how fast text becomes tokens and logits become one.
  *
+ *     tokens_bench [TOKENIZER [TEXT]]    also encodes the file TEXT (this one, where it is not
+ * given) with another tokenizer, a tokenizer.json say
+ *
  * Encoding: MB/s over text made of the vocabulary's own tokens (a seeded draw, as even over the ids
  * as text is not: the trie's worst locality) and over repeated English, and the speed of memcpy
  * beside it. Choosing: µs a choice over 65,536 tokens, for flat logits (normal, σ 1: nothing can be
@@ -88,23 +91,29 @@ static size_t english_text(unsigned char *text)
 static void bench_encode(const char *name, const struct sl_tokenizer *t, const unsigned char *text,
                          size_t n)
 {
-    uint32_t *ids = need(malloc(n * sizeof *ids));
+    struct sl_token_list ids = {0};
+    const struct sl_tokenizer_text whole = {.s = text, .n = n};
+    struct sl_error err;
     unsigned char *copy = need(malloc(n));
     double us[ROUNDS / 4], copy_us[ROUNDS / 4];
-    size_t n_ids = 0;
     for (size_t i = 0; i < ROUNDS / 4; i++) {
         double a = now_us();
-        n_ids = sl_tokenizer_encode_part(t, text, n, ids);
+        ids.n = 0;
+        if (sl_tokenizer_encode(t, &whole, &ids, &err)) {
+            fprintf(stderr, "%s\n", err.message);
+            exit(1);
+        }
         double b = now_us();
         memcpy(copy, text, n);
         us[i] = b - a;
         copy_us[i] = now_us() - b;
     }
-    printf("  %-28s %7.1f MB/s   %.2f bytes a token   (memcpy: %.0f MB/s)\n", name,
-           (double)n / median(us, ROUNDS / 4), (double)n / (double)n_ids,
+    double taken = median(us, ROUNDS / 4);
+    printf("  %-28s %7.1f MB/s %6.2f M tokens/s   %.2f bytes a token   (memcpy: %.0f MB/s)\n", name,
+           (double)n / taken, (double)ids.n / taken, (double)n / (double)ids.n,
            (double)n / median(copy_us, ROUNDS / 4));
     free(copy);
-    free(ids);
+    sl_token_list_done(&ids);
 }
 
 static void bench_tokenizer(const char *name, struct sl_tokenizer *t)
@@ -115,6 +124,41 @@ static void bench_tokenizer(const char *name, struct sl_tokenizer *t)
     bench_encode("repeated English", t, text, english_text(text));
     free(text);
     sl_tokenizer_close(t);
+}
+
+/* What a prompt may be: a file's text, as often as it fits. */
+static size_t file_text(const char *path, unsigned char *text)
+{
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(text, 1, TEXT, f) : 0;
+    if (f)
+        fclose(f);
+    if (!n) {
+        fprintf(stderr, "%s: cannot be read\n", path);
+        exit(1);
+    }
+    return n;
+}
+
+static int bench_file(const char *tokenizer, const char *path)
+{
+    struct sl_tokenizer *t = NULL;
+    struct sl_error err;
+    unsigned char *text = need(malloc(TEXT));
+    double a = now_us();
+    if (sl_tokenizer_open(&t, tokenizer, &err) != SL_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        return 1;
+    }
+    printf("encoding, %s (%zu ids, opened in %.1f ms)\n", tokenizer, sl_tokenizer_size(t),
+           (now_us() - a) / 1000);
+    bench_encode(path, t, text, file_text(path, text));
+    bench_encode("repeated English", t, text, english_text(text));
+    memset(text, 'a', TEXT);
+    bench_encode("one letter, a word of 1 MiB", t, text, 1 << 20);
+    free(text);
+    sl_tokenizer_close(t);
+    return 0;
 }
 
 static int bench_tokenizers(void)
@@ -246,8 +290,12 @@ static int bench_sampler(void)
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        return bench_file(argv[1], argc > 2 ? argv[2] : __FILE__);
     int rc = bench_tokenizers();
+    if (!rc)
+        rc = bench_file("tests/vectors/tokenizer/neox.json", "README.md");
     return rc ? rc : bench_sampler();
 }

@@ -209,7 +209,7 @@ static void read_arrays(struct arrays *k, const char *name, const char *model, c
     {
         i = (size_t)json_integer_value(id);
         k->tokens[i] = (struct sl_bpe_text){text, strlen(text)};
-        k->types[i] = memcmp(text, "<0x", 3) == 0 ? SL_BPE_BYTE : SL_BPE_NORMAL;
+        k->types[i] = strncmp(text, "<0x", 3) == 0 ? SL_BPE_BYTE : SL_BPE_NORMAL;
         k->scores[i] = -(float)i;
         k->a.n_tokens = i >= k->a.n_tokens ? i + 1 : k->a.n_tokens;
     }
