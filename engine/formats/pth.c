@@ -214,6 +214,15 @@ static enum sl_code check_byteorder(struct sl_reader *r, const struct zip_file *
                           e->n < 16 ? (int)e->n : 16, (const char *)p);
 }
 
+/* A record's header is a few bytes, but the system maps what lies around it in the page cache, and
+ * that of a thousand records together is much of the file. */
+static void forget_around(const struct sl_reader *r, size_t at)
+{
+    enum { AROUND = 1 << 20 };
+    size_t begin = at > AROUND ? at - AROUND : 0, end = r->n - at > AROUND ? at + AROUND : r->n;
+    sl_tensors_forget(r->t, r->data + begin, end - begin);
+}
+
 static enum sl_code locate_record(struct sl_pickle *m, struct sl_pickle_storage *s)
 {
     const struct zip_file *f = m->ctx;
@@ -232,6 +241,7 @@ static enum sl_code locate_record(struct sl_pickle *m, struct sl_pickle_storage 
     enum sl_code c = sl_zip_data(m->r, &f->zip, e, &p);
     if (c)
         return c;
+    forget_around(m->r, e->header_at);
     size_t size = s->dtype ? sl_dtype_size(s->dtype) : 1;
     if (s->n_elements > e->n / size)
         return SL_PICKLE_FAIL(m, FILE_CORRUPT,
