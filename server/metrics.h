@@ -29,6 +29,8 @@
     X(SESSION_FAILURES, COUNTER, "slate_session_failures_total", "Loads and saves that failed")    \
     X(STORE_COMMITS, COUNTER, "slate_store_commits_total", "Records that were acknowledged")       \
     X(STORE_SYNCS, COUNTER, "slate_store_syncs_total", "Syncs of the log")                         \
+    X(STORE_RETRIES, COUNTER, "slate_store_retries_total", "Calls of Redis that were sent again")  \
+    X(STORE_RECONNECTS, COUNTER, "slate_store_reconnects_total", "Connections to Redis made anew") \
     X(STORE_FAILURES, COUNTER, "slate_store_failures_total", "Writes that failed")                 \
     X(STORE_LOG_BYTES, GAUGE, "slate_store_log_bytes", "Bytes of the log")                         \
     X(STORE_READ_ONLY, GAUGE, "slate_store_read_only", "1 while the store refuses writes")         \

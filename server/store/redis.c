@@ -190,9 +190,10 @@ enum sl_code sl_rd_open(struct sl_store **ret, const char *rest, const struct sl
     r->max_sessions = opt->max_sessions;
     r->timeout_ms = opt->timeout_ms ? opt->timeout_ms : SL_REDIS_TIMEOUT_MS;
     r->lease_ms = opt->lease_ms ? opt->lease_ms : SL_REDIS_LEASE_MS;
-    struct sl_rd_queue *const queues[] = {&r->arrivals, &r->to_send, &r->later, &r->transfers,
-                                          &r->finished};
-    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+    enum { N_QUEUES = 5 };
+    struct sl_rd_queue *const queues[N_QUEUES] = {&r->arrivals, &r->to_send, &r->later,
+                                                  &r->transfers, &r->finished};
+    for (size_t i = 0; i < N_QUEUES; i++)
         queues[i]->tail = &queues[i]->head;
     enum sl_code c = sl_rd_address_parse(&r->address, rest, err);
     if (!c)

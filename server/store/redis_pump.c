@@ -381,8 +381,9 @@ static bool expire(struct sl_rd_op *op)
 {
     struct sl_redis *r = op->r;
     bool flies = op->flight != NULL;
-    struct sl_rd_queue *const queues[] = {&r->to_send, &r->later, &r->transfers};
-    for (size_t i = 0; i < sizeof queues / sizeof *queues; i++)
+    enum { N_QUEUES = 3 };
+    struct sl_rd_queue *const queues[N_QUEUES] = {&r->to_send, &r->later, &r->transfers};
+    for (size_t i = 0; i < N_QUEUES; i++)
         queue_remove(queues[i], op);
     if (flies)
         op->flight->op = NULL;
