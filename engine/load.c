@@ -380,14 +380,28 @@ void sl_load_row(struct sl_load *l, const float **ret, size_t row, size_t rows, 
         add_values(l, ret, t);
 }
 
+/* How a matrix is kept that nothing was asked for: as it is. Blocks that are read as they are come
+ * to what Q8 and Q4_0 hold; others, and those of small matrices, as the values they stand for. */
+static enum sl_dtype own_type(const struct sl_tensor *t, bool small)
+{
+    if (!t->block)
+        return t->dtype;
+    if (small || t->exponent)
+        return SL_DTYPE_F32;
+    return t->block == SL_BLOCK_Q8_0   ? SL_DTYPE_Q8
+           : t->block == SL_BLOCK_Q4_0 ? SL_DTYPE_Q4_0
+                                       : SL_DTYPE_F32;
+}
+
 /* Of a tensor that was found good; NULL: of none. Sizes are there also then, for sums of them. */
 static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
-                       enum sl_layout layout, enum sl_dtype type, const struct sl_tensor *t)
+                       enum sl_layout layout, enum sl_dtype type, bool small,
+                       const struct sl_tensor *t)
 {
     *ret = (struct sl_matrix){.n_out = n_out, .n_in = n_in};
     if (!t)
         return;
-    ret->type = type != SL_DTYPE_NONE ? type : t->block ? SL_DTYPE_F32 : t->dtype;
+    ret->type = type != SL_DTYPE_NONE ? type : own_type(t, small);
     /* Blocks lie along the rows of what was written, so that is what is packed. */
     if (t->block && sl_tensor_turned(t))
         layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
@@ -428,7 +442,8 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
     FORMAT_NAME(l, name, fmt);
     if (turned)
         layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
-    add_matrix(l, ret, n_out, n_in, layout, l->weights, need_matrix(l, name, n_out, n_in, layout));
+    add_matrix(l, ret, n_out, n_in, layout, l->weights, false,
+               need_matrix(l, name, n_out, n_in, layout));
 }
 
 void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
@@ -438,7 +453,7 @@ void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_
     FORMAT_NAME(l, name, fmt);
     if (turned)
         layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
-    add_matrix(l, ret, n_out, n_in, layout, small_type(l),
+    add_matrix(l, ret, n_out, n_in, layout, small_type(l), true,
                need_matrix(l, name, n_out, n_in, layout));
 }
 
@@ -449,7 +464,7 @@ void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t
     FORMAT_NAME(l, name, fmt);
     enum sl_layout layout = turned ? SL_IN_OUT : SL_OUT_IN;
     add_matrix(l, ret, n_out, n_in, layout, l->weights == SL_DTYPE_Q4 ? SL_DTYPE_Q8 : l->weights,
-               need_matrix(l, name, n_out, n_in, layout));
+               false, need_matrix(l, name, n_out, n_in, layout));
 }
 
 void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
@@ -460,7 +475,7 @@ void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, siz
     assert(!turned);
     const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){n_stacked, n_in});
     t = t ? part_of(l, t, first, n_out, n_stacked) : NULL;
-    add_matrix(l, ret, n_out, n_in, SL_OUT_IN, l->weights, t);
+    add_matrix(l, ret, n_out, n_in, SL_OUT_IN, l->weights, false, t);
 }
 
 void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t count, size_t n_out,
@@ -472,7 +487,7 @@ void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t co
     size_t rows = layout == SL_OUT_IN ? n_out : n_in, cols = layout == SL_OUT_IN ? n_in : n_out;
     const struct sl_tensor *t = need_shape(l, name, 3, (size_t[]){count, rows, cols});
     t = t ? part_of(l, t, i, 1, count) : NULL;
-    add_matrix(l, ret, n_out, n_in, layout, small_type(l), t);
+    add_matrix(l, ret, n_out, n_in, layout, small_type(l), true, t);
 }
 
 void sl_load_embedding(struct sl_load *l, struct sl_embedding *ret, size_t vocab_size,

@@ -213,7 +213,7 @@ static const struct sl_kernels *check_options(const struct sl_model_options *opt
 {
     enum sl_dtype t = opt->weights;
     if (t != SL_DTYPE_NONE && t != SL_DTYPE_F32 && t != SL_DTYPE_F16 && t != SL_DTYPE_BF16 &&
-        !sl_is_quantised(t)) {
+        t != SL_DTYPE_Q8 && t != SL_DTYPE_Q4) {
         sl_fail(err, SL_E_INVALID_VALUE,
                 "weights can be kept as F32, BF16, F16, Q8 or Q4, not as %s", sl_dtype_name(t));
         return NULL;

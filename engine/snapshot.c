@@ -22,11 +22,11 @@ const char *sl_numerics(const struct sl_model *m)
     {                                                                                              \
         "slate-1 exact" x, "slate-1 fast chunkwise" x, "slate-1 fast parallel" x                   \
     }
-    static const char *const names[3][SL_FORM_COUNT] = {OF_FORMS(""), OF_FORMS(", q8-1"),
-                                                        OF_FORMS(", q4-1")};
+    static const char *const names[4][SL_FORM_COUNT] = {OF_FORMS(""), OF_FORMS(", q8-1"),
+                                                        OF_FORMS(", q4-1"), OF_FORMS(", q4_0-1")};
 #undef OF_FORMS
     enum sl_dtype t = m->info.weights;
-    return names[t == SL_DTYPE_Q8 ? 1 : t == SL_DTYPE_Q4 ? 2 : 0][m->form];
+    return names[t == SL_DTYPE_Q8 ? 1 : t == SL_DTYPE_Q4 ? 2 : t == SL_DTYPE_Q4_0 ? 3 : 0][m->form];
 }
 
 void sl_snapshot_hex(char ret[SL_SNAPSHOT_HEX], const unsigned char bytes[16])

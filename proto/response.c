@@ -317,6 +317,8 @@ static const char *dtype_word(enum sl_dtype t)
         return "q8";
     case SL_DTYPE_Q4:
         return "q4";
+    case SL_DTYPE_Q4_0:
+        return "q4_0";
     default:
         return NULL;
     }

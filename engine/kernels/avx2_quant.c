@@ -60,10 +60,9 @@ static ALWAYS_INLINE struct pair levels64(__m256i table, __m256i codes)
     return (struct pair){_mm256_shuffle_epi8(table, lo), _mm256_shuffle_epi8(table, hi)};
 }
 
-static ALWAYS_INLINE __m256i level_table(void)
+static ALWAYS_INLINE __m256i level_table(const uint8_t *levels)
 {
-    return _mm256_broadcastsi128_si256(
-        _mm_loadu_si128((const __m128i *)(const void *)sl_q4_levels));
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)levels));
 }
 
 /* --- few rows -----------------------------------------------------------------------------------
@@ -75,7 +74,8 @@ struct few {
     const struct sl_group *x;
     size_t ldx, n_groups;
     const uint8_t *w;
-    size_t panel; /* bytes from one to the next */
+    size_t panel;          /* bytes from one to the next */
+    const uint8_t *levels; /* of 4-bit codes */
 };
 
 /* sum += the products of one group: of `rows` rows × `panels` panels, codes at w. */
@@ -109,9 +109,9 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
 
 static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair *sum,
                                   const uint8_t *w, size_t panel, size_t ahead,
-                                  const struct sl_group *x, size_t ldx)
+                                  const struct sl_group *x, size_t ldx, const uint8_t *levels)
 {
-    const __m256i ones = _mm256_set1_epi16(1), table = level_table();
+    const __m256i ones = _mm256_set1_epi16(1), table = level_table(levels);
 #pragma GCC unroll 4
     for (int i = 0; i < rows * panels; i++) {
         __m256i offset = _mm256_set1_epi32(x[(size_t)(i % rows) * ldx].offset);
@@ -160,7 +160,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         if (type == SL_DTYPE_Q8)
             dots_q8(rows, panels, sum, codes, f->panel, ahead, x, f->ldx);
         else
-            dots_q4(rows, panels, sum, codes, f->panel, ahead, x, f->ldx);
+            dots_q4(rows, panels, sum, codes, f->panel, ahead, x, f->ldx, f->levels);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *d = scales + (size_t)p * f->panel;
@@ -210,7 +210,7 @@ static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(ENTRY, Q8)
 
 static void few_rows(struct few f, size_t rows, enum sl_dtype type, size_t n_panels)
 {
-    tile_fn *const *wide = tiles[type - SL_DTYPE_Q8][rows];
+    tile_fn *const *wide = tiles[type != SL_DTYPE_Q8][rows];
     size_t at_once = MAX_PANELS;
     for (; n_panels > 0; n_panels -= at_once) {
         while (at_once > n_panels || !wide[at_once])
@@ -302,13 +302,13 @@ BLOCKS(BLOCK, Q4)
 #define BLOCK_ENTRY(R, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R] = block_##R##_##TYPE,
 static block_fn *const blocks[2][MAX_ROWS + 1] = {BLOCKS(BLOCK_ENTRY, Q8) BLOCKS(BLOCK_ENTRY, Q4)};
 
-static void look_up(uint8_t *levels, const uint8_t *codes, size_t n_groups)
+static void look_up(uint8_t *to, const uint8_t *levels, const uint8_t *codes, size_t n_groups)
 {
-    const __m256i table = level_table();
-    for (size_t i = 0; i < n_groups * SL_STEPS; i++, codes += 32, levels += SL_STEP_CODES) {
+    const __m256i table = level_table(levels);
+    for (size_t i = 0; i < n_groups * SL_STEPS; i++, codes += 32, to += SL_STEP_CODES) {
         struct pair v = levels64(table, load32(codes));
-        _mm256_store_si256((__m256i *)(void *)levels, v.lo);
-        _mm256_store_si256((__m256i *)(void *)(levels + 32), v.hi);
+        _mm256_store_si256((__m256i *)(void *)to, v.lo);
+        _mm256_store_si256((__m256i *)(void *)(to + 32), v.hi);
     }
 }
 
@@ -321,8 +321,8 @@ static void many_rows(const struct few *f, size_t rows, enum sl_dtype type)
     for (size_t g = 0, n; g < f->n_groups; g += n) {
         n = f->n_groups - g < K_GROUPS ? f->n_groups - g : K_GROUPS;
         const uint8_t *w = codes + g * sl_group_bytes(type);
-        if (type == SL_DTYPE_Q4) {
-            look_up(levels, w, n);
+        if (type != SL_DTYPE_Q8) {
+            look_up(levels, f->levels, w, n);
             w = levels;
         }
         for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
@@ -336,7 +336,7 @@ static void many_rows(const struct few *f, size_t rows, enum sl_dtype type)
                                         .scales = f->w + g * SL_GROUP_SCALES + half * 16,
                                         .w = w + half * 32,
                                         .first = g == 0};
-                blocks[type - SL_DTYPE_Q8][end - r](&b);
+                blocks[type != SL_DTYPE_Q8][end - r](&b);
             }
         }
     }
@@ -353,7 +353,8 @@ void sl_avx2_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx
                     .x = x,
                     .ldx = ldx,
                     .n_groups = n_groups,
-                    .panel = sl_q_panel_bytes(type, n_groups)};
+                    .panel = sl_q_panel_bytes(type, n_groups),
+                    .levels = sl_levels_of(type)};
     f.w = (const uint8_t *)panels + panel_begin * f.panel;
     if (panel_begin >= panel_end || rows == 0)
         return;

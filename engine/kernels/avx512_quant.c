@@ -20,13 +20,14 @@ enum {
     K_GROUPS = 32 /* of a block of k: 16 KiB of codes */
 };
 
-static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *w)
+static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *w,
+                                            const uint8_t *levels)
 {
     if (type == SL_DTYPE_Q8)
         return _mm512_xor_si512(_mm512_loadu_si512(w), _mm512_set1_epi8((char)0x80));
     const __m256i low = _mm256_set1_epi8(15);
     const __m512i table =
-        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)sl_q4_levels));
+        _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)levels));
     __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)w);
     __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
     return _mm512_shuffle_epi8(table, _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
@@ -63,8 +64,9 @@ struct job {
     const struct sl_group *x;
     size_t ldx, n_groups;
     const uint8_t *scales, *w;
-    size_t panel; /* bytes from one panel to the next */
-    bool first;   /* sums start here, else they go on from y */
+    size_t panel;          /* bytes from one panel to the next */
+    bool first;            /* sums start here, else they go on from y */
+    const uint8_t *levels; /* of 4-bit codes */
 };
 
 /* `ready`: the codes are unsigned already, 64 bytes a step. */
@@ -76,7 +78,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
     const struct sl_group *x = j->x;
     const size_t ldx = j->ldx, panel = j->panel;
     const size_t step = ready || type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
-    const uint8_t *w = j->w, *scales = j->scales;
+    const uint8_t *w = j->w, *scales = j->scales, *levels = j->levels;
 #pragma GCC unroll 12
     for (int i = 0; i < rows * panels; i++) {
         const float *y = j->y + (size_t)(i % rows) * j->ldy + (size_t)(i / rows) * SL_PANEL;
@@ -92,7 +94,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) {
                 const uint8_t *at = w + (size_t)p * panel;
-                __m512i v = ready ? _mm512_load_si512(at) : unsigned_codes(type, at);
+                __m512i v = ready ? _mm512_load_si512(at) : unsigned_codes(type, at, levels);
                 if (!ready && (type == SL_DTYPE_Q8 || s % 2 == 0))
                     _mm_prefetch(at + ahead, _MM_HINT_T0);
 #pragma GCC unroll 12
@@ -167,7 +169,7 @@ static tile_fn *const readies[2][MAX_ROWS + 1] = {READIES(READY_ENTRY, Q8)
 
 static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_panels)
 {
-    tile_fn *const *wide = tiles[type - SL_DTYPE_Q8][rows];
+    tile_fn *const *wide = tiles[type != SL_DTYPE_Q8][rows];
     size_t at_once = MAX_PANELS;
     for (; n_panels > 0; n_panels -= at_once) {
         while (at_once > n_panels || !wide[at_once])
@@ -179,12 +181,13 @@ static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_pan
     }
 }
 
-static void make_ready(uint8_t *to, enum sl_dtype type, const uint8_t *w, size_t n_groups)
+static void make_ready(uint8_t *to, enum sl_dtype type, const uint8_t *w, size_t n_groups,
+                       const uint8_t *levels)
 {
     size_t step = type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
     for (size_t i = 0; i < n_groups * SL_STEPS; i++, to += SL_STEP_CODES, w += step)
-        _mm512_store_si512(to, type == SL_DTYPE_Q8 ? unsigned_codes(SL_DTYPE_Q8, w)
-                                                   : unsigned_codes(SL_DTYPE_Q4, w));
+        _mm512_store_si512(to, type == SL_DTYPE_Q8 ? unsigned_codes(SL_DTYPE_Q8, w, levels)
+                                                   : unsigned_codes(SL_DTYPE_Q4, w, levels));
 }
 
 /* One panel for all rows. */
@@ -194,7 +197,7 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type)
     const size_t n_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
     for (size_t g = 0, n; g < all->n_groups; g += n) {
         n = all->n_groups - g < K_GROUPS ? all->n_groups - g : K_GROUPS;
-        make_ready(codes, type, all->w + g * sl_group_bytes(type), n);
+        make_ready(codes, type, all->w + g * sl_group_bytes(type), n, all->levels);
         for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
             end = rows * (i + 1) / n_blocks;
             const struct job j = {.y = all->y + r * all->ldy,
@@ -205,7 +208,7 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type)
                                   .scales = all->scales + g * SL_GROUP_SCALES,
                                   .w = codes,
                                   .first = g == 0};
-            readies[type - SL_DTYPE_Q8][end - r](&j);
+            readies[type != SL_DTYPE_Q8][end - r](&j);
         }
     }
 }
@@ -222,7 +225,8 @@ void sl_avx512_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t l
                     .ldx = ldx,
                     .n_groups = n_groups,
                     .panel = sl_q_panel_bytes(type, n_groups),
-                    .first = true};
+                    .first = true,
+                    .levels = sl_levels_of(type)};
     if (panel_begin >= panel_end || rows == 0)
         return;
     j.scales = (const uint8_t *)panels + panel_begin * j.panel;

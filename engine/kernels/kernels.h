@@ -66,7 +66,7 @@ struct sl_kernels {
      * sum the row enters is NaN. */
     void (*quantise)(struct sl_group *y, const float *x, size_t n);
 
-    /* As matmul, of Q8 and Q4 panels with rows of groups, ldx groups apart. */
+    /* As matmul, of Q8, Q4 and Q4_0 panels with rows of groups, ldx groups apart. */
     void (*matmul_q)(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
                      const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                      size_t panel_end);
@@ -159,11 +159,16 @@ void sl_widen(float *y, const void *x, enum sl_dtype type, size_t n);
 
 static inline bool sl_is_quantised(enum sl_dtype type)
 {
-    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4;
+    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4 || type == SL_DTYPE_Q4_0;
 }
 
 /* Bytes that a packed matrix takes. */
 size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in);
+
+/* Panels of Q8 or Q4_0 from rows of GGUF's blocks of that name (34 and 18 bytes for 32 weights; n_in
+ * is a multiple of 32), with the codes and scales that they hold. */
+void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
+                    size_t panel_begin, size_t panel_end);
 
 /* Packs W[o][k] = element at src + (o·stride_out + k·stride_in) elements of src_type (F32, F16,
  * BF16, F64) into panels of `type`, rounding to nearest even where it narrows. A transposed matrix

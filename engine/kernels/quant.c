@@ -19,6 +19,7 @@
 #include "engine/kernels/tables.h"
 
 const uint8_t sl_q4_levels[16] = {0, 3, 5, 7, 9, 11, 13, 15, 16, 18, 20, 22, 24, 26, 28, 31};
+const uint8_t sl_q4_0_levels[16] = {8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
 
 /* --- packing ------------------------------------------------------------------------------------
  */
@@ -98,6 +99,18 @@ static uint16_t pack_q4(uint8_t code[SL_GROUP], const float w[SL_GROUP])
     return half;
 }
 
+/* The 32 codes of output o of a panel, at their places in a group. */
+static void put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t code[SL_GROUP])
+{
+    for (size_t k = 0; k < SL_GROUP; k++) {
+        size_t step = k / SL_STEP, at = o * SL_STEP + k % SL_STEP;
+        if (type == SL_DTYPE_Q8)
+            codes[step * SL_STEP_CODES + at] = code[k];
+        else
+            codes[step * (SL_STEP_CODES / 2) + at % 32] |= (uint8_t)(code[k] << (at / 32 * 4));
+    }
+}
+
 /* 16 outputs × 32 inputs, from floats, at their places. */
 static void pack_group(uint8_t *codes, uint16_t scales[SL_PANEL], enum sl_dtype type,
                        float w[SL_PANEL][SL_GROUP])
@@ -109,13 +122,7 @@ static void pack_group(uint8_t *codes, uint16_t scales[SL_PANEL], enum sl_dtype 
             scales[o] = pack_q8((int8_t *)code, w[o]);
         else
             scales[o] = pack_q4(code, w[o]);
-        for (size_t k = 0; k < SL_GROUP; k++) {
-            size_t step = k / SL_STEP, at = o * SL_STEP + k % SL_STEP;
-            if (type == SL_DTYPE_Q8)
-                codes[step * SL_STEP_CODES + at] = code[k];
-            else
-                codes[step * (SL_STEP_CODES / 2) + at % 32] |= (uint8_t)(code[k] << (at / 32 * 4));
-        }
+        put_codes(codes, type, o, code);
     }
 }
 
@@ -133,6 +140,37 @@ void sl_pack_quantised(void *dst, enum sl_dtype type, const struct sl_pack_sourc
             pack_group(codes + g * sl_group_bytes(type), scales, type, w);
             memcpy(panel + g * SL_GROUP_SCALES, scales, sizeof scales);
         }
+    }
+}
+
+enum { Q8_0_BYTES = 34, Q4_0_BYTES = 18 }; /* of a block: its scale as F16, and the codes */
+
+/* The low nibbles are weights 0 … 15, the high ones 16 … 31. */
+static void block_codes(uint8_t code[SL_GROUP], const uint8_t *block, enum sl_dtype type)
+{
+    const uint8_t *q = block + sizeof(uint16_t);
+    for (size_t k = 0; k < SL_GROUP; k++)
+        code[k] = type == SL_DTYPE_Q8 ? q[k] : (uint8_t)(q[k % 16] >> (k / 16 * 4) & 15);
+}
+
+void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
+                    size_t panel_begin, size_t panel_end)
+{
+    assert((type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4_0) && n_in % SL_GROUP == 0);
+    size_t n_groups = sl_groups(n_in), bytes = sl_q_panel_bytes(type, n_groups);
+    size_t block_bytes = type == SL_DTYPE_Q8 ? Q8_0_BYTES : Q4_0_BYTES;
+    for (size_t p = panel_begin; p < panel_end; p++) {
+        uint8_t *panel = (uint8_t *)dst + p * bytes, *codes = panel + sl_scales_bytes(n_groups);
+        memset(panel, 0, bytes);
+        for (size_t o = 0; o < SL_PANEL && p * SL_PANEL + o < n_out; o++)
+            for (size_t g = 0; g < n_groups; g++) {
+                const uint8_t *block =
+                    (const uint8_t *)rows + ((p * SL_PANEL + o) * n_groups + g) * block_bytes;
+                uint8_t code[SL_GROUP];
+                block_codes(code, block, type);
+                put_codes(codes + g * sl_group_bytes(type), type, o, code);
+                memcpy(panel + (g * SL_PANEL + o) * sizeof(uint16_t), block, sizeof(uint16_t));
+            }
     }
 }
 
@@ -174,7 +212,8 @@ static void dot_group(int32_t sum[SL_PANEL], const uint8_t *codes, enum sl_dtype
             if (type == SL_DTYPE_Q8)
                 w = (int8_t)codes[s * SL_STEP_CODES + i];
             else
-                w = sl_q4_levels[codes[s * (SL_STEP_CODES / 2) + i % 32] >> (i / 32 * 4) & 15] -
+                w = sl_levels_of(
+                        type)[codes[s * (SL_STEP_CODES / 2) + i % 32] >> (i / 32 * 4) & 15] -
                     SL_Q4_ZERO;
             sum[i / SL_STEP] += w * q[s * SL_STEP + i % SL_STEP];
         }

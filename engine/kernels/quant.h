@@ -27,7 +27,13 @@ enum {
     SL_Q4_ZERO = 16
 };
 
-extern const uint8_t sl_q4_levels[16];
+/* Q4_0: w = scale · (code - 8), in the same terms. */
+extern const uint8_t sl_q4_levels[16], sl_q4_0_levels[16];
+
+static inline const uint8_t *sl_levels_of(enum sl_dtype type)
+{
+    return type == SL_DTYPE_Q4_0 ? sl_q4_0_levels : sl_q4_levels;
+}
 
 #define SL_QUANTISE_MIN 0x1p-100F
 

@@ -36,6 +36,7 @@ enum sl_dtype {
      * inputs of an output. Tensors of files are not of these types. */
     SL_DTYPE_Q8 = SL_DTYPE_COUNT,
     SL_DTYPE_Q4,
+    SL_DTYPE_Q4_0, /* 4 bits in even steps, as GGUF files have them */
     SL_DTYPE_KINDS
 };
 

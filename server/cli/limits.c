@@ -7,6 +7,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/kernels/kernels.h"
+
 double bench_now(void)
 {
     struct timespec t;
@@ -154,7 +156,9 @@ static double seconds_of(struct sl_workers *w, sl_work_fn *fn, void *arg)
 
 const struct series *limits_arithmetic(const struct limits *l, enum sl_dtype type)
 {
-    return type == SL_DTYPE_Q8 ? &l->bytes : type == SL_DTYPE_Q4 ? &l->fours : &l->fma;
+    if (!sl_is_quantised(type))
+        return &l->fma;
+    return type == SL_DTYPE_Q8 ? &l->bytes : &l->fours;
 }
 
 void limits_measure(struct limits *l, struct sl_workers *w, const char *table, const void *memory,

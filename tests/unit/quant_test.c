@@ -18,7 +18,7 @@
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-static const enum sl_dtype types[] = {SL_DTYPE_Q8, SL_DTYPE_Q4};
+static const enum sl_dtype types[] = {SL_DTYPE_Q8, SL_DTYPE_Q4, SL_DTYPE_Q4_0};
 
 static const struct sl_kernels *ref;
 
@@ -65,7 +65,8 @@ static int code_at(const unsigned char *panels, enum sl_dtype type, struct place
 {
     if (type == SL_DTYPE_Q8)
         return (int8_t)panels[p.code];
-    return levels[panels[p.code] >> p.shift & 15];
+    int code = panels[p.code] >> p.shift & 15;
+    return type == SL_DTYPE_Q4_0 ? code - 8 : levels[code];
 }
 
 static double weight_at(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t o,
@@ -77,8 +78,39 @@ static double weight_at(const unsigned char *panels, enum sl_dtype type, size_t 
     return (double)scale * code_at(panels, type, p);
 }
 
+/* Panels of random blocks: codes of any kind (-128 too), scales of a size that weights have. *ret
+ * (may be NULL): the blocks; of whole groups only, what lies beyond n_in is a code like others. */
+static unsigned char *from_blocks(enum sl_dtype type, size_t n_out, size_t n_in, uint64_t seed,
+                                  unsigned char **ret)
+{
+    size_t bytes = sl_pack_bytes(type, n_out, n_in), block = type == SL_DTYPE_Q8 ? 34 : 18;
+    size_t groups = (n_in + 31) / 32, n = n_out * groups * block;
+    unsigned char *b = sl_malloc(n ? n : 1), *p = sl_aligned_calloc(bytes ? bytes : 1);
+    assert_true(b && p);
+    for (size_t i = 0; i < n; i++)
+        b[i] = (unsigned char)next_random(&seed);
+    for (size_t i = 0; i < n; i += block) {
+        uint16_t scale = (uint16_t)(0x2000 + next_random(&seed) % 0x1000);
+        memcpy(b + i, &scale, sizeof scale);
+    }
+    memset(p, 0xA5, bytes);
+    sl_pack_blocks(p, type, b, n_out, groups * 32, 0, sl_panels(n_out));
+    if (ret)
+        *ret = b;
+    else
+        sl_free(b);
+    return p;
+}
+
+static unsigned char *any_blocks(enum sl_dtype type, size_t n_out, size_t n_in, uint64_t seed)
+{
+    return from_blocks(type, n_out, n_in, seed, NULL);
+}
+
 static unsigned char *pack(enum sl_dtype type, const float *w, size_t n_out, size_t n_in)
 {
+    if (type == SL_DTYPE_Q4_0) /* comes from files only; here any codes will do */
+        return any_blocks(type, n_out, n_in, (uint64_t)(n_in * 7 + n_out));
     size_t bytes = sl_pack_bytes(type, n_out, n_in);
     unsigned char *p = sl_aligned_calloc(bytes ? bytes : 1);
     assert_non_null(p);
@@ -181,7 +213,7 @@ static void what_codes_can_say_is_exact(void **state)
     (void)state;
     enum { OUT = 18, IN = 96 };
     float *w = floats((size_t)OUT * IN);
-    for (size_t t = 0; t < COUNT(types); t++) {
+    for (size_t t = 0; t < 2; t++) {
         for (size_t i = 0; i < (size_t)OUT * IN; i++) {
             int c = types[t] == SL_DTYPE_Q8 ? (int)(i * 73 % 255) - 127 : levels[i * 7 % 16];
             w[i] = i / IN == 3 ? 0 : (float)c * ldexpf(1, -(int)(i / 32 % 11));
@@ -195,6 +227,30 @@ static void what_codes_can_say_is_exact(void **state)
         sl_free(p);
     }
     sl_free(w);
+}
+
+/* GGUF's blocks: f16 d, then i8 q[32], or 16 bytes of which the low nibbles are weights 0 … 15. */
+static void blocks_are_kept_as_they_are(void **state)
+{
+    (void)state;
+    enum { OUT = 35, IN = 96 };
+    static const enum sl_dtype kinds[] = {SL_DTYPE_Q8, SL_DTYPE_Q4_0};
+    for (size_t t = 0; t < COUNT(kinds); t++) {
+        size_t block = kinds[t] == SL_DTYPE_Q8 ? 34 : 18;
+        unsigned char *b, *p = from_blocks(kinds[t], OUT, IN, 3, &b);
+        for (size_t o = 0; o < OUT; o++)
+            for (size_t k = 0; k < IN; k++) {
+                const unsigned char *at = b + (o * IN + k) / 32 * block;
+                int q = kinds[t] == SL_DTYPE_Q8
+                            ? (int8_t)at[2 + k % 32]
+                            : (k % 32 < 16 ? at[2 + k % 32] & 15 : at[2 + k % 16] >> 4) - 8;
+                float d;
+                sl_widen(&d, at, SL_DTYPE_F16, 1);
+                assert_true(weight_at(p, kinds[t], IN, o, k) == (double)d * q);
+            }
+        sl_free(p);
+        sl_free(b);
+    }
 }
 
 /* Every source type, both layouts, and panels one by one, give the same panels. */
@@ -211,7 +267,7 @@ static void sources_agree(void **state)
             turned[k * OUT + o] = w[o * IN + k];
             wide[o * IN + k] = (double)w[o * IN + k];
         }
-    for (size_t t = 0; t < COUNT(types); t++) {
+    for (size_t t = 0; t < 2; t++) {
         size_t bytes = sl_pack_bytes(types[t], OUT, IN);
         unsigned char *want = pack(types[t], w, OUT, IN), *got = sl_aligned_calloc(bytes);
         assert_non_null(got);
@@ -493,7 +549,7 @@ static void extremes(void **state)
         for (size_t o = 0; o < OUT; o++)
             for (size_t k = 0; k < IN; k += 32)
                 memcpy(p + place_of(types[t], IN, o, k).scale, (uint16_t[]){0x3c00}, 2);
-        int lowest = types[t] == SL_DTYPE_Q8 ? -128 : -16;
+        int lowest = types[t] == SL_DTYPE_Q8 ? -128 : types[t] == SL_DTYPE_Q4 ? -16 : -8;
         ref->matmul_q(y, OUT, q, 3, 1, p, types[t], 32, 0, 0);
         for (const char *const *name = sl_kernels_names(); *name; name++) {
             sl_kernels_find(*name)->matmul_q(y, OUT, q, 3, 1, p, types[t], IN, 0, 2);
@@ -563,6 +619,7 @@ int main(void)
         cmocka_unit_test(q4_is_better_than_even_steps),
         cmocka_unit_test(what_codes_can_say_is_exact),
         cmocka_unit_test(sources_agree),
+        cmocka_unit_test(blocks_are_kept_as_they_are),
         cmocka_unit_test(inputs_are_within_half_a_step),
         cmocka_unit_test(inputs_at_the_ends),
         cmocka_unit_test(inputs_in_every_table),

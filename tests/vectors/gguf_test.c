@@ -97,6 +97,8 @@ static double compare(const struct sl_model *m, const float *got, const float *w
     return worst;
 }
 
+static const struct sl_model_options in_f32 = {.weights = SL_DTYPE_F32};
+
 /* What llama.cpp computes in F32 from the same values. */
 static void test_as_llama_cpp(void **state)
 {
@@ -104,7 +106,7 @@ static void test_as_llama_cpp(void **state)
     static float want[N_PROMPT * VOCAB];
     for (const struct gguf_model *g = gguf_models; g->name; g++) {
         char path[128];
-        struct sl_model *m = open_file(g->name, NULL);
+        struct sl_model *m = open_file(g->name, &in_f32);
         assert_int_equal(sl_model_info(m)->vocab_size, VOCAB);
         assert_int_equal(sl_model_info(m)->n_unused, 0);
         (void)snprintf(path, sizeof path, FOLDER "%s.logits.f32", g->name);
@@ -162,7 +164,7 @@ static void test_what_quantising_costs(void **state)
     } rows[] = {{"rwkv7-q4_q8", 0.05, 3}, {"mamba2-q4_k_m", 0.05, 3}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         unsigned char *bytes;
-        struct sl_model *m = open_file(rows[i].name, NULL);
+        struct sl_model *m = open_file(rows[i].name, &in_f32);
         struct sl_model *before =
             gguf_model_open(gguf_model_find(rows[i].name), SL_DTYPE_NONE, &bytes);
         float *got = logits_of(m), *want = logits_of(before);
@@ -184,8 +186,7 @@ static void test_types_that_are_asked_for(void **state)
     (void)state;
     static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     static const double most[] = {0, 0.02, 0.2};
-    struct sl_model *plain = open_file("rwkv7-q4_q8", NULL);
-    assert_int_equal(sl_model_info(plain)->weights, SL_DTYPE_F32);
+    struct sl_model *plain = open_file("rwkv7-q4_q8", &in_f32);
     float *want = logits_of(plain);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         struct sl_model *m =
@@ -200,6 +201,33 @@ static void test_types_that_are_asked_for(void **state)
     }
     sl_free(want);
     sl_model_close(plain);
+}
+
+/* Without a wish the file's own codes run: nearer to its values in F32 than what Q4 or Q8 would
+ * make of them, as only the inputs are brought to 8 bits; and in the memory that they take there.
+ */
+static void test_own_codes(void **state)
+{
+    (void)state;
+    struct sl_model *plain = open_file("rwkv7-q4_q8", &in_f32),
+                    *own = open_file("rwkv7-q4_q8", NULL);
+    struct sl_model *four =
+        open_file("rwkv7-q4_q8", &(struct sl_model_options){.weights = SL_DTYPE_Q4});
+    assert_true(sl_model_info(own)->weights == SL_DTYPE_Q4_0 ||
+                sl_model_info(own)->weights == SL_DTYPE_Q8);
+    assert_true(sl_model_info(own)->weight_bytes < sl_model_info(plain)->weight_bytes * 6 / 10);
+    assert_memory_equal(sl_model_info(own)->fingerprint, sl_model_info(plain)->fingerprint, 16);
+    float *want = logits_of(plain), *got = logits_of(own), *other = logits_of(four);
+    size_t stride = sl_model_logits_stride(plain);
+    double worst = compare(own, got, want, stride), again = compare(four, other, want, stride);
+    print_message("own codes %.2g from F32, through Q4 %.2g\n", worst, again);
+    assert_true(worst > 0 && worst < again / 2);
+    sl_free(want);
+    sl_free(got);
+    sl_free(other);
+    sl_model_close(plain);
+    sl_model_close(own);
+    sl_model_close(four);
 }
 
 /* The file's own vocabulary: the ids that llama.cpp gives. */
@@ -256,6 +284,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_as_before_the_conversion),
         cmocka_unit_test(test_what_quantising_costs),
         cmocka_unit_test(test_types_that_are_asked_for),
+        cmocka_unit_test(test_own_codes),
         cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
