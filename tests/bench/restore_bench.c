@@ -21,8 +21,8 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/forward.h"
-#include "server/residency.h"
 #include "server/cli/limits.h"
+#include "server/residency.h"
 #include "tests/support/seeded.h"
 #include "tests/support/tree.h"
 

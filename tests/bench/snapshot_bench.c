@@ -11,8 +11,8 @@
 
 #include "engine/base/mem.h"
 #include "engine/forward.h"
-#include "slate/snapshot.h"
 #include "server/cli/limits.h"
+#include "slate/snapshot.h"
 #include "tests/support/seeded.h"
 
 enum { N_STATES = 48, N_ROUNDS = 11, N_DTYPES = 3 };

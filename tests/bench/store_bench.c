@@ -17,8 +17,8 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "server/store/dir.h"
 #include "server/cli/limits.h"
+#include "server/store/dir.h"
 #include "tests/support/tree.h"
 
 enum { WRITERS = 32, TURN_TOKENS = 64, TURN_TEXT = 700 };
