@@ -1,9 +1,11 @@
 /* dir.h: the `dir:` store's insides, shared by dir.c (open, close), ops.c (what was asked for, in
  * order), writer.c and rewriting.c (the log's writer) and load.c.
  *
- *   call ──> session's queue ──> check ──┬─> files: write the snapshot ─┬─> batch ──> done ──>
- * trash (one at a time)             ├──────────────────────────────┘    (group commit) └─> loads:
- * read the log, the snapshot ──> done
+ *   call ──> session's queue ──> check ──┬─> files ─┬─> batch ──> done ──> trash
+ *            (one at a time)             ├──────────┘   (group commit)
+ *                                        └─> loads ──> done
+ *
+ * Files: a snapshot is written. Loads: the log and the snapshot are read.
  *
  * What is asked of one session is done in order, each after the one before it: a check sees all
  * that came before, and a load never meets a file that is being replaced. Sessions do not wait for

@@ -118,11 +118,12 @@ SL_NODISCARD enum sl_code sl_log_fetch(const struct sl_log_place *lp, const stru
  *
  * In steps, between which batches are appended to the old log:
  *
- *   slices: sessions are copied, each whole, as it is then; then the tail: the records that were
- *           appended since of sessions that had been copied before, in their order (and twice as
- * much of it as a batch brings: it has an end) sync:   of the new file, beside batches; what was
- * appended meanwhile is tail again finish: when little of it is left; no batch until this is over.
- * The last of the tail, a MARK, sync, rename, sync of the folder
+ *   - slices: sessions are copied, each whole, as it is then. Behind them comes the tail: the
+ *     records that were appended since of sessions that had been copied before, in their order (at
+ *     least twice as much of it as came since the last slice, so that it has an end)
+ *   - a sync of the new file, beside batches: what is appended meanwhile is tail again
+ *   - the finish, when little of it is left: no batch until it is over. The last of the tail, a
+ *     MARK, sync, rename, sync of the folder
  *
  * Nothing changes before the rename but the new file: a rewrite can be dropped at any time. */
 
@@ -172,8 +173,8 @@ enum sl_rewrite_step sl_rewrite_next(const struct sl_rewrite *w);
 /* The steps; in the pool. Result: w->code. No record may be applied during copy and finish. */
 void sl_rewrite_copy(struct sl_rewrite *w);
 void sl_rewrite_finish(struct sl_rewrite *w);
-/* Changes nothing of w but what `synced` will be, so that sl_rewrite_note() may be called beside
- * it: 0, or an errno for sl_rewrite_synced(). */
+/* In the pool. Changes nothing of w, so that sl_rewrite_note() may be called beside it. 0, or an
+ * errno: for sl_rewrite_synced(), on the owner's thread. */
 int sl_rewrite_sync(const struct sl_rewrite *w);
 void sl_rewrite_synced(struct sl_rewrite *w, int errnum);
 /* The new file is closed and removed where it is not in place; in the pool. */
