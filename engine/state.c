@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include "engine/base/mem.h"
+#include "engine/workers.h"
 
 struct sl_slab {
     unsigned char *base;
@@ -52,6 +53,30 @@ size_t sl_memory_available(void)
     return machine > SIZE_MAX ? SIZE_MAX : (size_t)machine;
 }
 
+static void touch_part(void *arg, size_t part, size_t n_parts)
+{
+    enum { PAGE = 4096, HUGE = 2 << 20 };
+    const struct sl_slab *s = arg;
+    size_t i, end;
+    sl_work_range(s->map_bytes, HUGE, part, n_parts, &i, &end);
+    for (; i < end; i += PAGE)
+        s->base[i] = 0;
+}
+
+/* The system clears each page, which takes seconds for gigabytes: all processors share it. */
+static void touch(struct sl_slab *s)
+{
+    enum { THREADS_MAX = 8 };
+    size_t n = sl_processors();
+    struct sl_workers *w = NULL;
+    if (sl_workers_open(&w, n < THREADS_MAX ? n : THREADS_MAX, NULL)) {
+        touch_part(s, 0, 1);
+        return;
+    }
+    sl_workers_run(w, touch_part, s);
+    sl_workers_close(w);
+}
+
 static enum sl_code map_slots(struct sl_slab *s, struct sl_error *err)
 {
     size_t available = sl_memory_available();
@@ -67,8 +92,7 @@ static enum sl_code map_slots(struct sl_slab *s, struct sl_error *err)
                        s->slot_bytes, (double)s->map_bytes / mib, strerror(errno));
     s->base = p;
     (void)madvise(p, s->map_bytes, MADV_HUGEPAGE);
-    for (size_t i = 0; i < s->map_bytes; i += 4096)
-        s->base[i] = 0;
+    touch(s);
     return SL_OK;
 }
 
