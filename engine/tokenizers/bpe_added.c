@@ -23,7 +23,7 @@ static int compare(const void *a, const void *b)
 enum sl_code sl_bpe_added_sort(struct sl_bpe_added_set *set, const struct sl_bpe *b,
                                bool normalized, size_t *ret_index, struct sl_error *err)
 {
-    set->sorted = sl_malloc((b->n_added + 1) * sizeof *set->sorted);
+    set->sorted = sl_malloc((b->n_added + 1) * sizeof(void *));
     if (!set->sorted)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu added tokens", b->n_added);
     for (size_t i = 0; i < b->n_added; i++) {
@@ -32,7 +32,7 @@ enum sl_code sl_bpe_added_sort(struct sl_bpe_added_set *set, const struct sl_bpe
         set->sorted[set->n++] = &b->added[i];
         set->has_special |= b->added[i].special;
     }
-    qsort(set->sorted, set->n, sizeof *set->sorted, compare);
+    qsort(set->sorted, set->n, sizeof(void *), compare);
     for (size_t i = 1; i < set->n; i++) {
         if (compare(&set->sorted[i - 1], &set->sorted[i]) == 0) {
             const struct sl_bpe_added *a = set->sorted[i - 1], *z = set->sorted[i];

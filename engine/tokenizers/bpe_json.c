@@ -280,12 +280,12 @@ static enum sl_code check_twins(const struct json_reader *r, const struct place 
                                 const struct sl_bpe *b)
 {
     enum sl_code c = SL_OK;
-    const struct sl_bpe_added **v = sl_malloc((b->n_added + 1) * sizeof *v);
+    const struct sl_bpe_added **v = sl_malloc((b->n_added + 1) * sizeof(void *));
     if (!v)
         return sl_bpe_json_no_memory(r);
     for (size_t i = 0; i < b->n_added; i++)
         v[i] = &b->added[i];
-    qsort(v, b->n_added, sizeof *v, compare_contents);
+    qsort(v, b->n_added, sizeof(void *), compare_contents);
     for (size_t i = 1; !c && i < b->n_added; i++) {
         const struct sl_bpe_added *second = v[i] > v[i - 1] ? v[i] : v[i - 1];
         if (compare_contents(&v[i - 1], &v[i]) == 0)

@@ -40,6 +40,15 @@ enum sl_code sl_bpe_json_placed(const struct json_reader *r, const struct place 
                                 enum sl_code c);
 enum sl_code sl_bpe_json_no_memory(const struct json_reader *r);
 
+#ifdef __clang_analyzer__
+/* As sl_fail(): a failure gives back its own code, never SL_OK. */
+#define sl_bpe_json_bad(r, at, ...)                                                                \
+    ((void)(sl_bpe_json_bad)((r), (at), __VA_ARGS__), SL_E_FILE_CORRUPT)
+#define sl_bpe_json_unknown(r, at, ...)                                                            \
+    ((void)(sl_bpe_json_unknown)((r), (at), __VA_ARGS__), SL_E_FILE_UNSUPPORTED)
+#define sl_bpe_json_no_memory(r) ((void)(sl_bpe_json_no_memory)(r), SL_E_NO_MEMORY)
+#endif
+
 /* A key that may be absent or null: then *ret stays as it is. */
 SL_NODISCARD enum sl_code sl_bpe_json_bool(const struct json_reader *r, const struct place *at,
                                            const json_t *object, const char *key, bool *ret);

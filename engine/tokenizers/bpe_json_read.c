@@ -37,14 +37,14 @@ static enum sl_code fail(const struct json_reader *r, enum sl_code c, const stru
     va_end(ap);                                                                                    \
     return fail(r, code, at, what)
 
-enum sl_code sl_bpe_json_bad(const struct json_reader *r, const struct place *at, const char *fmt,
-                             ...)
+enum sl_code(sl_bpe_json_bad)(const struct json_reader *r, const struct place *at, const char *fmt,
+                              ...)
 {
     FAIL_WITH(SL_E_FILE_CORRUPT);
 }
 
-enum sl_code sl_bpe_json_unknown(const struct json_reader *r, const struct place *at,
-                                 const char *fmt, ...)
+enum sl_code(sl_bpe_json_unknown)(const struct json_reader *r, const struct place *at,
+                                  const char *fmt, ...)
 {
     FAIL_WITH(SL_E_FILE_UNSUPPORTED);
 }
@@ -58,7 +58,7 @@ enum sl_code sl_bpe_json_placed(const struct json_reader *r, const struct place 
     return fail(r, c, at, what);
 }
 
-enum sl_code sl_bpe_json_no_memory(const struct json_reader *r)
+enum sl_code(sl_bpe_json_no_memory)(const struct json_reader *r)
 {
     return sl_fail(r->err, SL_E_NO_MEMORY, "no memory for the tokenizer \"%s\"", r->name);
 }
@@ -178,7 +178,7 @@ enum sl_code sl_bpe_json_typed(const struct json_reader *r, const struct json_ty
     const json_t *list, *element;
     size_t i;
     c = sl_bpe_json_list(r, at, v, list_key, &list);
-    if (!c && depth_of(at) > 2 * DEPTH_MAX)
+    if (!c && depth_of(at) > (size_t)2 * DEPTH_MAX)
         c = sl_bpe_json_bad(r, at, "sequences within sequences, more than %d deep", DEPTH_MAX);
     if (c)
         return c;

@@ -42,10 +42,11 @@ static const struct sl_tokenizer_kind *kind_named(const char *spec)
 
 static const struct sl_tokenizer_kind *kind_of(const unsigned char *data, size_t n)
 {
-    size_t i = 0;
-    while (kinds[i]->spec || (kinds[i]->knows && !kinds[i]->knows(data, n)))
-        i++;
-    return kinds[i];
+    const struct sl_tokenizer_kind *any = &sl_tokenizer_rwkv_world; /* which knows no mark */
+    for (size_t i = 0; kinds[i]; i++)
+        if (kinds[i]->knows && kinds[i]->knows(data, n))
+            return kinds[i];
+    return any;
 }
 
 static void put_u32(unsigned char *p, uint32_t x)
