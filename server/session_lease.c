@@ -282,6 +282,7 @@ static void taken(struct sl_op *op, const struct sl_store_head *h)
     link_held(ss, s);
     note_holder(s, false, "");
     if (!same_life || (op->strict && !same)) {
+        s->stale = !same; /* so whoever comes next looks first */
         (void)changed(s, &err);
         sl_op_end(op, s, &err);
         return;

@@ -380,7 +380,8 @@ static bool is_known(const struct sl_generation *g, const char *name)
         return true;
     return !g->chat && !sl_exchange_header(g->ex, "If-Match") &&
            !sl_exchange_header(g->ex, "Idempotency-Key") &&
-           !sl_sessions_find(ss, sl_exchange_tenant(g->ex), name, &s, NULL) && s->in_memory;
+           !sl_sessions_find(ss, sl_exchange_tenant(g->ex), name, &s, NULL) && s->in_memory &&
+           !s->stale;
 }
 
 static enum sl_code start(struct sl_generation *g, struct sl_error *err)

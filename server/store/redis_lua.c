@@ -137,9 +137,11 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "listed(ARGV[9],g.ttl)\n"
     "return {'ok',ms}\n",
 
-    /* N, offset, life in ms, bytes */
+    /* N, offset, life in ms, bytes. One that comes late, from a connection that was given up, does not
+     * touch what the head speaks of by then. */
     [SL_LUA_PIECE] = BEGIN
     "local S=H..':s:'..ARGV[3]\n"
+    "if call('HGET',H,'sn')==ARGV[3] then return {'ok',ms} end\n"
     "if ARGV[4]=='0' then\n"
     " call('SET',S,ARGV[6],'PX',ARGV[5])\n"
     "elseif call('EXISTS',S)==0 then\n"

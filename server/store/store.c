@@ -20,7 +20,16 @@ enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options 
         size_t used = strlen(usage);
         snprintf(usage + used, sizeof usage - used, "%s%s", i ? " or " : "", kinds[i]->usage);
     }
-    return sl_fail(err, SL_E_USAGE, "a store '%s' is not known; allowed: %s", opt->spec, usage);
+    if (strncmp(opt->spec, "rediss:", strlen("rediss:")) == 0)
+        return sl_fail(
+            err, SL_E_USAGE,
+            "a store 'rediss:' is not known: Slate speaks no TLS to Redis; put a tunnel on "
+            "the way, and redis:// to its near end");
+    /* Not the rest of it, where there may be a password. */
+    bool secret = strchr(opt->spec, '@') != NULL;
+    return sl_fail(err, SL_E_USAGE, "a store '%.*s' is not known; allowed: %s",
+                   secret ? (int)strcspn(opt->spec, ":") : (int)strlen(opt->spec), opt->spec,
+                   usage);
 }
 
 void sl_store_close(struct sl_store *st, void (*closed)(void *arg), void *arg)

@@ -405,6 +405,16 @@ static void must_not_open(const char *spec, bool durable, enum sl_code code, con
     shop_done(&st);
 }
 
+/* Through store.h: what no kind of store takes. */
+static void test_unknown_stores(void **state)
+{
+    (void)state;
+    must_not_open("rediss://:secret@127.0.0.1", true, SL_E_USAGE, "speaks no TLS");
+    must_not_open("valkey://:secret@127.0.0.1", true, SL_E_USAGE, "a store 'valkey' is not known");
+    must_not_open("redis:127.0.0.1", true, SL_E_USAGE, "the '//' is missing");
+    must_not_open("redis://u:secret@h/x", true, SL_E_USAGE, "the database is a number");
+}
+
 static void test_settings(void **state)
 {
     char spec[128];
@@ -505,6 +515,7 @@ int main(void)
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_as_many_as_there_may_be),
         cmocka_unit_test(test_damage_is_named),
+        cmocka_unit_test(test_unknown_stores),
         cmocka_unit_test(test_settings),
         cmocka_unit_test(test_addresses),
     };
