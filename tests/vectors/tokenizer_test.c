@@ -158,11 +158,66 @@ static void test_vectors_crlf(void **state)
     sl_tokenizer_close(t);
 }
 
+/* --- the same texts through a tokenizer.json: tokenizer/README.md --- */
+
+static uint64_t hash_ids(const uint32_t *ids, size_t n)
+{
+    uint64_t h = 0xCBF29CE484222325u; /* FNV-1a over the ids as little-endian bytes */
+    for (size_t i = 0; i < 4 * n; i++)
+        h = (h ^ (ids[i / 4] >> 8 * (i % 4) & 0xFF)) * 0x100000001B3u;
+    return h;
+}
+
+/* The texts that are UTF-8; a line of the file is a text's number, its tokens, and their hash. */
+static void check_reference(const char *name)
+{
+    char path[128];
+    size_t n, index, n_ids, n_checked = 0;
+    snprintf(path, sizeof path, "tests/vectors/tokenizer/%s.json", name);
+    struct sl_tokenizer *t = open_file(path);
+    snprintf(path, sizeof path, "tests/vectors/tokenizer/%s.reference.txt", name);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    unsigned char *lines = read_all(VECTORS, &n);
+    char *line = (char *)lines;
+    unsigned long long hash;
+    for (size_t at = 0; fscanf(f, "%zu %zu %llx", &index, &n_ids, &hash) == 3; n_checked++) {
+        for (; at < index; at++)
+            line = strchr(line, '\n') + 1;
+        json_t *v = json_loadb(line, (size_t)(strchr(line, '\n') - line), 0, NULL);
+        const char *b64 = json_string_value(json_object_get(v, "b64"));
+        assert_non_null(b64);
+        unsigned char *text = malloc(strlen(b64) + 1);
+        const struct sl_tokenizer_text in = {.s = text, .n = decode_base64(b64, text)};
+        struct sl_token_list ids = {0};
+        assert_int_equal(sl_tokenizer_encode(t, &in, &ids, NULL), SL_OK);
+        assert_int_equal(ids.n, n_ids);
+        assert_true(hash_ids(ids.v, ids.n) == hash);
+        sl_token_list_done(&ids);
+        free(text);
+        json_decref(v);
+    }
+    assert_int_equal(n_checked, 418);
+    fclose(f);
+    free(lines);
+    sl_tokenizer_close(t);
+}
+
+static void test_reference_texts(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"neox", "llama", "llama3", "qwen"};
+    skip_without_reference();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        check_reference(names[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_vectors_crlf),
+        cmocka_unit_test(test_reference_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
