@@ -369,9 +369,66 @@ static void test_a_full_disk(void **state)
     remove_temp(path);
 }
 
+/* The tokenizer and the template that lie in a directory, or what is wrong with them. */
+static void test_tokenizer(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tokenizer, *config;
+        const char *parts[2];
+    } cases[] = {
+        {"{\"model\":{\"vocab\":{\"a\":0,\"<e>\":1},\"merges\":[]}}",
+         "{\"eos_token\":\"<e>\",\"add_bos_token\":true,\"bos_token\":\"a\","
+         "\"chat_template\":\"rwkv-world\"}",
+         {"tokenizer   bpe, 2 ids; begins with 0; ends with 1\n", "template    rwkv\n"}},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+         "{\"chat_template\":\"{{ messages }}\"}",
+         {"tokenizer   bpe, 1 ids\n",
+          "template    not known here: requests with messages want --chat-template\n"}},
+        {"{\"model\":{\"type\":\"WordPiece\"}}",
+         "{}",
+         {"tokenizer   refused: the tokenizer \"", "the type \"WordPiece\" is not known here"}},
+    };
+    struct rule_files files;
+    size_t r = 0;
+    while (strcmp(rules[r].arch, "gla") != 0)
+        r++;
+    rule_write(&rules[r], &files);
+    char tokenizer[96], config[96], out[65536];
+    snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", files.folder);
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", files.folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        FILE *f = fopen(tokenizer, "w"), *g = fopen(config, "w");
+        assert_true(f && g);
+        fputs(cases[i].tokenizer, f);
+        fputs(cases[i].config, g);
+        fclose(f);
+        fclose(g);
+        assert_int_equal(
+            cli_run(sl_cli_inspect, out, sizeof out, 2, (char *[]){name, files.folder, NULL}),
+            SL_EXIT_OK);
+        for (size_t k = 0; k < 2; k++)
+            if (!strstr(out, cases[i].parts[k]))
+                fail_msg("\"%s\" is not in:\n%s", cases[i].parts[k], out);
+    }
+    assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3,
+                             (char *[]){name, (char[]){"--json"}, files.folder, NULL}),
+                     SL_EXIT_OK);
+    json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
+    assert_non_null(o);
+    assert_true(json_is_null(json_object_get(o, "tokenizer")));
+    assert_non_null(
+        strstr(json_string_value(json_object_get(o, "tokenizer_refused")), "WordPiece"));
+    json_decref(o);
+    (void)unlink(tokenizer);
+    (void)unlink(config);
+    rule_remove(&files);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_directory),

@@ -302,6 +302,42 @@ static void test_files(void **state)
     sl_tokenizer_close(NULL);
 }
 
+/* A directory with the file's usual name in it; a tokenizer.json goes before. */
+static void test_directory(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/slate-vocabulary-XXXXXX", world[64], json[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(world, sizeof world, "%s/rwkv_vocab_v20230424.txt", folder);
+    snprintf(json, sizeof json, "%s/tokenizer.json", folder);
+    struct vocab v = single_bytes();
+    FILE *f = fopen(world, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(v.text, 1, v.n, f), v.n);
+    fclose(f);
+    free(v.text);
+    struct sl_tokenizer *t = NULL;
+    struct sl_error err;
+    assert_int_equal(sl_tokenizer_open(&t, folder, &err), SL_OK);
+    assert_string_equal(sl_tokenizer_kind(t), "rwkv_world");
+    assert_int_equal(sl_tokenizer_begin(t), -1);
+    assert_true(sl_tokenizer_is_eos(t, 0));
+    assert_int_equal(sl_tokenizer_find(t, "a", 1), -1);
+    sl_tokenizer_close(t);
+    t = NULL;
+    f = fopen(json, "w");
+    assert_non_null(f);
+    fputs("\n {\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}", f);
+    fclose(f);
+    assert_int_equal(sl_tokenizer_open(&t, folder, &err), SL_OK);
+    assert_string_equal(sl_tokenizer_kind(t), "bpe");
+    assert_int_equal(sl_tokenizer_find(t, "a", 1), 0);
+    sl_tokenizer_close(t);
+    assert_int_equal(unlink(json), 0);
+    assert_int_equal(unlink(world), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 /* A file without a size in front: read to its end, up to the limit. */
 static void test_endless_file(void **state)
 {
@@ -551,21 +587,14 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_literals),
-        cmocka_unit_test(test_bad_lines),
-        cmocka_unit_test(test_bad_literals),
-        cmocka_unit_test(test_long_tokens),
-        cmocka_unit_test(test_missing_byte),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_endless_file),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_holes_and_twins),
-        cmocka_unit_test(test_embedded),
-        cmocka_unit_test(test_random_vocabularies),
-        cmocka_unit_test(test_fingerprint),
-        cmocka_unit_test(test_fingerprint_of_bytes),
-        cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_literals),     cmocka_unit_test(test_bad_lines),
+        cmocka_unit_test(test_bad_literals), cmocka_unit_test(test_long_tokens),
+        cmocka_unit_test(test_missing_byte), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_directory),    cmocka_unit_test(test_endless_file),
+        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_holes_and_twins),
+        cmocka_unit_test(test_embedded),     cmocka_unit_test(test_random_vocabularies),
+        cmocka_unit_test(test_fingerprint),  cmocka_unit_test(test_fingerprint_of_bytes),
+        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
