@@ -1,6 +1,6 @@
 """The whiteboard: one small model for each rule of memory, trained alike, to see what the rule does.
 
-  python3 whiteboard.py RULE --out FOLDER [--tokens 1e6] [--texts texts.json]
+  python3 whiteboard.py RULE --out FOLDER [--tokens 5e6] [--texts texts.json]
 
 RULE: linear_attn (elu + 1), retnet, gla, delta_net as flash-linear-attention's directories (config.json and
 model.safetensors); rwkv4, rwkv7 with BlinkDL's names (model.safetensors). Two layers of 128, two heads of 64,
@@ -272,7 +272,7 @@ def main():
     p.add_argument('--vocab', default=os.path.join(train.HERE, '..', 'tiny.vocab.txt'))
     for name, value in dict(B=2, T=256, seed=1).items():
         p.add_argument('--' + name, type=int, default=value)
-    for name, value in dict(tokens=1e6, lr=3e-3, wd=0.1, prose=0).items():
+    for name, value in dict(tokens=5e6, lr=3e-3, wd=0.1, prose=0).items():
         p.add_argument('--' + name, type=float, default=value)
     a = p.parse_args()
     torch.set_num_threads(1)
