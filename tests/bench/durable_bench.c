@@ -8,7 +8,8 @@
  * One server per mode, all of them running, one measured at a time in turn (turn, drain, memory,
  * turn …), so that a machine whose speed drifts is the same for all. A client has one connection
  * and one session and asks again as soon as it was answered: 8 tokens read, 8 generated. Printed
- * are medians and the ratio to memory, round by round. */
+ * are medians, the ratio to memory, round by round, and the servers' processor time for each turn.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,22 +179,46 @@ static double turns(const struct server *s, size_t n, double seconds)
     return (double)n_done / took;
 }
 
+/* Seconds that the mode's servers have used the processor, which a busy machine does not change. */
+static double cpu(const struct server *s)
+{
+    double sum = 0;
+    for (size_t i = 0; i < 2 && s->pid[i]; i++) {
+        char path[64], line[512] = "";
+        unsigned long user = 0, sys = 0;
+        snprintf(path, sizeof path, "/proc/%d/stat", s->pid[i]);
+        FILE *f = fopen(path, "r");
+        if (!f || !fgets(line, sizeof line, f) ||
+            sscanf(line, "%*d (slate) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+                   &sys) != 2)
+            die("no processor time");
+        fclose(f);
+        sum += (double)(user + sys) / (double)sysconf(_SC_CLK_TCK);
+    }
+    return sum;
+}
+
 static void measure(const struct server *s, size_t n, size_t rounds, double seconds)
 {
-    struct series rate[COUNT(modes)] = {0}, ratio[COUNT(modes)] = {0};
+    struct series rate[COUNT(modes)] = {0}, ratio[COUNT(modes)] = {0}, cost[COUNT(modes)] = {0};
     for (size_t r = 0; r <= rounds; r++) {
         double v[COUNT(modes)];
-        for (size_t i = 0; i < COUNT(modes); i++)
+        for (size_t i = 0; i < COUNT(modes); i++) {
+            double before = cpu(&s[i]), begin = bench_now();
             v[i] = turns(&s[i], n, r ? seconds : 0.2);
+            double n_turns = v[i] * (bench_now() - begin);
+            if (r)
+                series_add(&cost[i], (cpu(&s[i]) - before) * 1000 / n_turns);
+        }
         for (size_t i = 0; r && i < COUNT(modes); i++) { /* round 0 warms up */
             series_add(&rate[i], v[i]);
             series_add(&ratio[i], v[i] / v[COUNT(modes) - 1]);
         }
     }
     for (size_t i = 0; i < COUNT(modes); i++)
-        printf("%-8s %8zu %12.0f %9.2f  (%.2f to %.2f)\n", modes[i].name, n,
+        printf("%-8s %8zu %12.0f %9.2f  (%.2f to %.2f) %14.2f\n", modes[i].name, n,
                series_median(&rate[i]), series_median(&ratio[i]), series_quantile(&ratio[i], 0),
-               series_quantile(&ratio[i], 1));
+               series_quantile(&ratio[i], 1), series_median(&cost[i]));
 }
 
 int main(int argc, char **argv)
@@ -223,7 +248,8 @@ int main(int argc, char **argv)
                 die("a session cannot be made");
         }
     }
-    printf("mode     sessions  turns/s (median)  of memory (worst to best)\n");
+    printf(
+        "mode     sessions  turns/s (median)  of memory (worst to best)   processor, ms a turn\n");
     measure(s, 1, rounds, seconds);
     measure(s, CLIENTS_MAX, rounds, seconds);
     for (size_t i = 0; i < COUNT(modes); i++) {
