@@ -53,7 +53,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
                 const uint8_t *at = w + (size_t)p * j->panel + t * step_bytes(type, ready);
                 int8x16_t codes[REGISTERS];
                 read_ahead(panels, ready, at);
-                step_codes(type, ready, codes, at);
+                step_codes(type, ready, codes, at, j->levels);
 #pragma GCC unroll 2
                 for (int r = 0; r < rows; r++)
                     multiply(t == s, part[p * rows + r], codes,

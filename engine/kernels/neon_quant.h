@@ -19,14 +19,15 @@ struct job {
     const struct sl_group *x;
     size_t ldx, n_groups;
     const uint8_t *scales, *w;
-    size_t panel; /* bytes from one panel to the next */
-    bool first;   /* sums start here, else they go on from y */
+    size_t panel;     /* bytes from one panel to the next */
+    bool first;       /* sums start here, else they go on from y */
+    int8x16_t levels; /* of 4-bit codes, from the zero */
 };
 
 /* A step's codes as signed numbers: register i has four inputs of outputs 4i … 4i + 3. `ready`:
- * they are that already, else Q4 levels are looked up. */
+ * they are that already, else 4-bit ones are looked up. */
 static ALWAYS_INLINE void step_codes(const enum sl_dtype type, const bool ready, int8x16_t *ret,
-                                     const uint8_t *w)
+                                     const uint8_t *w, int8x16_t levels)
 {
     if (ready || type == SL_DTYPE_Q8) {
 #pragma GCC unroll 4
@@ -35,13 +36,11 @@ static ALWAYS_INLINE void step_codes(const enum sl_dtype type, const bool ready,
         return;
     }
     const uint8x16_t low = vdupq_n_u8(15);
-    const int8x16_t table =
-        vreinterpretq_s8_u8(vsubq_u8(vld1q_u8(sl_q4_levels), vdupq_n_u8(SL_Q4_ZERO)));
 #pragma GCC unroll 2
     for (int i = 0; i < 2; i++) {
         uint8x16_t two = vld1q_u8(w + (ptrdiff_t)16 * i);
-        ret[i] = vqtbl1q_s8(table, vandq_u8(two, low));
-        ret[i + 2] = vqtbl1q_s8(table, vshrq_n_u8(two, 4));
+        ret[i] = vqtbl1q_s8(levels, vandq_u8(two, low));
+        ret[i + 2] = vqtbl1q_s8(levels, vshrq_n_u8(two, 4));
     }
 }
 

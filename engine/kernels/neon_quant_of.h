@@ -12,7 +12,7 @@
  *
  * Few rows (up to MAX_ROWS): bound by reading the codes; all of k for some rows × panels at once,
  * as many streams as panels. Many rows: bound by arithmetic; blocks of K_GROUPS groups stay in the
- * first cache for all rows, and Q4's levels are looked up once, into a buffer. */
+ * first cache for all rows, and the levels of 4-bit codes are looked up once, into a buffer. */
 #include <assert.h>
 #include <string.h>
 
@@ -72,15 +72,15 @@ TILES(TILE, Q4)
 ROWS(READY, Q8)
 ROWS(READY, Q4)
 
-#define TILE_ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R][P] = tile_##R##_##P##_##TYPE,
+#define TILE_ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE != SL_DTYPE_Q8][R][P] = tile_##R##_##P##_##TYPE,
 static tile_fn *const tiles[2][MAX_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, Q8)
                                                                     TILES(TILE_ENTRY, Q4)};
-#define READY_ENTRY(R, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R] = ready_##R##_##TYPE,
+#define READY_ENTRY(R, TYPE) [SL_DTYPE_##TYPE != SL_DTYPE_Q8][R] = ready_##R##_##TYPE,
 static tile_fn *const readies[2][MAX_ROWS + 1] = {ROWS(READY_ENTRY, Q8) ROWS(READY_ENTRY, Q4)};
 
 static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_panels)
 {
-    tile_fn *const *wide = tiles[type - SL_DTYPE_Q8][rows];
+    tile_fn *const *wide = tiles[type != SL_DTYPE_Q8][rows];
     size_t at_once = MAX_PANELS;
     for (; n_panels > 0; n_panels -= at_once) {
         while (at_once > n_panels || !wide[at_once])
@@ -92,13 +92,13 @@ static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_pan
     }
 }
 
-static void look_up(int8_t *levels, const uint8_t *codes, size_t n_groups)
+static void look_up(int8_t *to, int8x16_t levels, const uint8_t *codes, size_t n_groups)
 {
     for (size_t i = 0; i < n_groups * SL_STEPS; i++, codes += SL_STEP_CODES / 2) {
         int8x16_t w[REGISTERS];
-        step_codes(SL_DTYPE_Q4, false, w, codes);
-        for (int k = 0; k < REGISTERS; k++, levels += 16)
-            vst1q_s8(levels, w[k]);
+        step_codes(SL_DTYPE_Q4, false, w, codes, levels);
+        for (int k = 0; k < REGISTERS; k++, to += 16)
+            vst1q_s8(to, w[k]);
     }
 }
 
@@ -110,8 +110,8 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type)
     for (size_t g = 0, n; g < all->n_groups; g += n) {
         n = all->n_groups - g < K_GROUPS ? all->n_groups - g : K_GROUPS;
         const uint8_t *w = all->w + g * sl_group_bytes(type);
-        if (type == SL_DTYPE_Q4) {
-            look_up(levels, w, n);
+        if (type != SL_DTYPE_Q8) {
+            look_up(levels, all->levels, w, n);
             w = (const uint8_t *)levels;
         }
         for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
@@ -124,7 +124,7 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type)
                                   .scales = all->scales + g * SL_GROUP_SCALES,
                                   .w = w,
                                   .first = g == 0};
-            readies[type - SL_DTYPE_Q8][end - r](&j);
+            readies[type != SL_DTYPE_Q8][end - r](&j);
         }
     }
 }
@@ -141,7 +141,9 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
                     .ldx = ldx,
                     .n_groups = n_groups,
                     .panel = sl_q_panel_bytes(type, n_groups),
-                    .first = true};
+                    .first = true,
+                    .levels = vreinterpretq_s8_u8(
+                        vsubq_u8(vld1q_u8(sl_levels_of(type)), vdupq_n_u8(SL_Q4_ZERO)))};
     if (panel_begin >= panel_end || rows == 0)
         return;
     j.scales = (const uint8_t *)panels + panel_begin * j.panel;

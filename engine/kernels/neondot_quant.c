@@ -43,7 +43,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
         for (int p = 0; p < panels; p++) {
             int8x16_t codes[REGISTERS];
             read_ahead(panels, ready, w + (size_t)p * j->panel);
-            step_codes(type, ready, codes, w + (size_t)p * j->panel);
+            step_codes(type, ready, codes, w + (size_t)p * j->panel, j->levels);
 #pragma GCC unroll 16
             for (int i = 0; i < rows * REGISTERS; i++) {
                 int32x4_t *to = &sum[p * rows + i / REGISTERS][i % REGISTERS];
