@@ -107,36 +107,46 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
     }
 }
 
-static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair *sum,
-                                  const uint8_t *w, size_t panel, size_t ahead,
-                                  const struct sl_group *x, size_t ldx, const uint8_t *levels)
+/* One step: to `part`, or its beginning. */
+static ALWAYS_INLINE void step_q4(const int rows, const int panels, const bool first,
+                                  struct pair *part, const struct few *f, const uint8_t *w,
+                                  const struct sl_group *x, size_t s, __m256i table)
 {
-    const __m256i ones = _mm256_set1_epi16(1), table = level_table(levels);
+#pragma GCC unroll 4
+    for (int p = 0; p < panels; p++) {
+        struct pair v = levels64(table, load32(w + (size_t)p * f->panel));
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            __m256i q = four_inputs(x[(size_t)r * f->ldx].q + s * SL_STEP);
+            __m256i a = _mm256_maddubs_epi16(v.lo, q), b = _mm256_maddubs_epi16(v.hi, q);
+            struct pair *to = &part[p * rows + r];
+            to->lo = first ? a : _mm256_add_epi16(to->lo, a);
+            to->hi = first ? b : _mm256_add_epi16(to->hi, b);
+        }
+    }
+}
+
+static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair *sum,
+                                  const struct few *f, const uint8_t *w, size_t ahead,
+                                  const struct sl_group *x)
+{
+    const __m256i ones = _mm256_set1_epi16(1), table = level_table(f->levels);
 #pragma GCC unroll 4
     for (int i = 0; i < rows * panels; i++) {
-        __m256i offset = _mm256_set1_epi32(x[(size_t)(i % rows) * ldx].offset);
+        __m256i offset = _mm256_set1_epi32(x[(size_t)(i % rows) * f->ldx].offset);
         sum[i] = (struct pair){offset, offset};
     }
     for (size_t half = 0; half < SL_STEPS; half += SL_STEPS / 2) {
         struct pair part[MAX_SUMS];
 #pragma GCC unroll 4
-        for (size_t s = half; s < half + SL_STEPS / 2; s++) {
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) {
-                const uint8_t *at = w + (size_t)p * panel + s * (SL_STEP_CODES / 2);
-                if (s % 2 == 0)
-                    _mm_prefetch(at + ahead, _MM_HINT_T0);
-                struct pair v = levels64(table, load32(at));
-#pragma GCC unroll 4
-                for (int r = 0; r < rows; r++) {
-                    __m256i q = four_inputs(x[(size_t)r * ldx].q + s * SL_STEP);
-                    __m256i a = _mm256_maddubs_epi16(v.lo, q), b = _mm256_maddubs_epi16(v.hi, q);
-                    struct pair *to = &part[p * rows + r];
-                    to->lo = s == half ? a : _mm256_add_epi16(to->lo, a);
-                    to->hi = s == half ? b : _mm256_add_epi16(to->hi, b);
-                }
-            }
+        for (int p = 0; p < panels; p++) { /* a line is two steps */
+            const uint8_t *at = w + (size_t)p * f->panel + half * (SL_STEP_CODES / 2) + ahead;
+            _mm_prefetch(at, _MM_HINT_T0);
+            _mm_prefetch(at + SL_ALIGN, _MM_HINT_T0);
         }
+#pragma GCC unroll 4
+        for (size_t s = half; s < half + SL_STEPS / 2; s++)
+            step_q4(rows, panels, s == half, part, f, w + s * (SL_STEP_CODES / 2), x, s, table);
 #pragma GCC unroll 4
         for (int i = 0; i < rows * panels; i++) {
             sum[i].lo = _mm256_add_epi32(sum[i].lo, _mm256_madd_epi16(part[i].lo, ones));
@@ -160,7 +170,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         if (type == SL_DTYPE_Q8)
             dots_q8(rows, panels, sum, codes, f->panel, ahead, x, f->ldx);
         else
-            dots_q4(rows, panels, sum, codes, f->panel, ahead, x, f->ldx, f->levels);
+            dots_q4(rows, panels, sum, f, codes, ahead, x);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *d = scales + (size_t)p * f->panel;

@@ -188,7 +188,7 @@ static void quantise_group(struct sl_group *y, const float *x, size_t n)
     bool finite = top < 0x7f800000, counts = finite && m >= SL_QUANTISE_MIN;
     int32_t sum = 0;
     for (size_t i = 0; i < SL_GROUP; i++) {
-        y->q[i] = counts && i < n ? (int8_t)nearest(x[i] * inverse) : 0;
+        y->q[i] = (int8_t)(counts && i < n ? nearest(x[i] * inverse) : 0);
         sum += y->q[i];
     }
     y->scale = counts ? m / 127 : finite ? 0 : NAN;
@@ -210,7 +210,7 @@ static void dot_group(int32_t sum[SL_PANEL], const uint8_t *codes, enum sl_dtype
         for (size_t i = 0; i < SL_STEP_CODES; i++) {
             int32_t w;
             if (type == SL_DTYPE_Q8)
-                w = (int8_t)codes[s * SL_STEP_CODES + i];
+                w = (codes[s * SL_STEP_CODES + i] ^ 128) - 128; /* in two's complement */
             else
                 w = sl_levels_of(
                         type)[codes[s * (SL_STEP_CODES / 2) + i % 32] >> (i / 32 * 4) & 15] -

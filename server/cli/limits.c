@@ -59,13 +59,13 @@ static volatile uint64_t sink;
         const struct span *job = arg;                                                              \
         size_t share = job->n / n_parts / 256 * 256, run = share / (streams);                      \
         const char *p = job->p + part * share;                                                     \
-        u64x4 sum[2 * (streams)] = {{0}};                                                          \
+        u64x4 sum[2 * (size_t)(streams)] = {{0}};                                                  \
         for (size_t i = 0; i < run; i += 64)                                                       \
             for (size_t s = 0; s < (streams); s++) {                                               \
                 sum[2 * s] ^= *(const u64x4 *)(const void *)(p + s * run + i);                     \
                 sum[2 * s + 1] ^= *(const u64x4 *)(const void *)(p + s * run + i + 32);            \
             }                                                                                      \
-        for (size_t s = 1; s < 2 * (streams); s++)                                                 \
+        for (size_t s = 1; s < 2 * (size_t)(streams); s++)                                         \
             sum[0] ^= sum[s];                                                                      \
         sink = sum[0][0] ^ sum[0][1] ^ sum[0][2] ^ sum[0][3];                                      \
     }
