@@ -193,6 +193,17 @@ static void on_pool(uv_work_t *work)
     (void)tokenise(r, &r->result.error);
 }
 
+/* Its tokens are there, unless something was wrong meanwhile. */
+static enum sl_code take_tokens(struct sl_run *r, const struct sl_error *failed,
+                                struct sl_error *err)
+{
+    if (r->lost)
+        sl_run_tell_lost(r, err);
+    else if (failed->code)
+        *err = *failed;
+    return r->lost || failed->code ? err->code : enqueue(r, err);
+}
+
 static void on_pool_done(uv_work_t *work, int status)
 {
     struct sl_run *r = work->data;
@@ -200,19 +211,12 @@ static void on_pool_done(uv_work_t *work, int status)
     struct sl_error failed = r->result.error;
     r->result.error = (struct sl_error){.code = SL_OK};
     ts->n_waiting--;
-    if (r->lost)
-        sl_run_tell_lost(r, &r->result.error);
-    if (r->lost) {
-        sl_run_end_later(r);
-    } else if (r->cancelled || status) {
+    if (!r->lost && (r->cancelled || status)) {
         sl_run_end_with(r, SL_FINISH_CANCELLED);
-    } else if (r->spec.max_time_ms &&
+    } else if (!r->lost && r->spec.max_time_ms &&
                (int64_t)uv_now(ts->loop) - r->started_ms >= r->spec.max_time_ms) {
         sl_run_end_with(r, SL_FINISH_TIMEOUT);
-    } else if (failed.code) {
-        r->result.error = failed;
-        sl_run_end_later(r);
-    } else if (enqueue(r, &r->result.error)) {
+    } else if (take_tokens(r, &failed, &r->result.error)) {
         sl_run_end_later(r);
     }
 }
