@@ -56,13 +56,7 @@ struct sl_conversion {
     size_t content_at, narrowed_at; /* in the header */
 };
 
-/* --- the source ----------------------------------------------------------------------------------
- */
-
-static size_t tensor_bytes(const struct sl_tensor *t, enum sl_dtype type)
-{
-    return t->n_elements * sl_dtype_size(type);
-}
+/* --- the source -------------------------------------------------------------------------------*/
 
 /* Where it is no matrix: quantised blocks and exponents are what GGUF files have, and safetensors
  * files have not. */
@@ -116,8 +110,10 @@ static enum sl_code list_entries(struct sl_conversion *c, const struct sl_load *
         if (types[i] == SL_DTYPE_NONE)
             continue;
         c->n_converted += types[i] != ts->v[i].dtype || ts->v[i].exponent;
-        c->v[c->n_source++] = (struct entry){
-            .t = &ts->v[i], .type = types[i], .bytes = tensor_bytes(&ts->v[i], types[i])};
+        c->v[c->n_source++] =
+            (struct entry){.t = &ts->v[i],
+                           .type = types[i],
+                           .bytes = ts->v[i].n_elements * sl_dtype_size(types[i])};
     }
     sl_free(types);
     return SL_OK;
@@ -209,8 +205,7 @@ static void lay_out(struct sl_conversion *c)
     }
 }
 
-/* --- the header ----------------------------------------------------------------------------------
- */
+/* --- the header -------------------------------------------------------------------------------*/
 
 static void put_meta(struct sl_header_text *h, const char *key, const char *value)
 {
@@ -267,8 +262,7 @@ static enum sl_code make_header(struct sl_conversion *c, struct sl_error *err)
     return SL_OK;
 }
 
-/* --- opening -------------------------------------------------------------------------------------
- */
+/* --- opening ----------------------------------------------------------------------------------*/
 
 /* "models/gla/" -> "gla" */
 static size_t last_part(const char *path, const char **ret)
@@ -300,6 +294,15 @@ static enum sl_code name_source(struct sl_conversion *c, const char *path, struc
     return SL_OK;
 }
 
+/* The form has no blocks: where none was asked for, it is the type that holds their values. */
+static enum sl_dtype type_of_blocks(const struct sl_tensors *t)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (t->v[i].block)
+            return SL_DTYPE_F32;
+    return SL_DTYPE_NONE;
+}
+
 static enum sl_code read_source(struct sl_conversion *c, const struct sl_conversion_options *opt,
                                 struct sl_error *err)
 {
@@ -307,8 +310,10 @@ static enum sl_code read_source(struct sl_conversion *c, const struct sl_convers
     struct sl_load l;
     const char *file;
     (void)last_part(opt->path, &file);
+    if (c->weights == SL_DTYPE_NONE)
+        c->weights = type_of_blocks(c->tensors);
     enum sl_code rc = sl_model_declare(
-        &m, &l, file, &(struct sl_model_options){.weights = opt->weights, .rule = opt->rule}, err);
+        &m, &l, file, &(struct sl_model_options){.weights = c->weights, .rule = opt->rule}, err);
     if (rc == SL_OK) {
         take_over(c, &m.converted);
         rc = check_again(c, &m.converted, l.name, err);
@@ -404,8 +409,7 @@ bool sl_conversion_reads(const struct sl_conversion *c, uint64_t device, uint64_
     return sl_tensors_are_of(c->tensors, device, inode);
 }
 
-/* --- writing -------------------------------------------------------------------------------------
- */
+/* --- writing ----------------------------------------------------------------------------------*/
 
 struct writing {
     struct sl_conversion *c;
@@ -526,9 +530,9 @@ static enum sl_code try_tokenizer(const struct sl_conversion *c, struct sl_error
                                          .begin_token = x->begin_token,
                                          .end_tokens = x->end_tokens};
     struct sl_tokenizer *t = NULL;
-    if (!x->tokenizer_kind)
-        return SL_OK;
-    enum sl_code rc = sl_converted_tokenizer(&t, &carried, "the tokenizer", c->vocab_size, err);
+    enum sl_code rc = SL_OK;
+    if (x->tokenizer_kind)
+        rc = sl_converted_tokenizer(&t, &carried, "the tokenizer", c->vocab_size, err);
     sl_tokenizer_close(t);
     return rc;
 }
@@ -558,8 +562,7 @@ enum sl_code sl_conversion_write(struct sl_conversion *c, sl_conversion_sink *si
     return rc;
 }
 
-/* --- sealing -------------------------------------------------------------------------------------
- */
+/* --- sealing ----------------------------------------------------------------------------------*/
 
 static enum sl_code measure_written(const char *path, unsigned char ret[16], struct sl_error *err)
 {

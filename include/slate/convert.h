@@ -20,10 +20,10 @@
 struct sl_conversion;
 
 struct sl_conversion_options {
-    const char *path; /* as of sl_model_options */
-    const char *rule; /* likewise; kept in the file */
-    enum sl_dtype
-        weights; /* F32, BF16 or F16: the type of matrices; NONE: as the source has them */
+    const char *path;      /* as of sl_model_options */
+    const char *rule;      /* likewise; kept in the file */
+    enum sl_dtype weights; /* of matrices: F32, BF16 or F16; NONE: as the source has them, and F32
+                              where that has blocks */
 };
 
 /* The caller closes *ret; what opt points to is not kept. Errors as sl_model_open(), and:

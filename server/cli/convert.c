@@ -31,7 +31,8 @@ static const struct sl_option rows[] = {
      .offset = AT(type),
      .arg = "f32|bf16|f16",
      .help = "The type of matrices. Vectors and the embedding stay as they are, so that OUT gives "
-             "the bits of IN under serve's --weights. Without it as IN has them.",
+             "the bits of IN under serve's --weights. Without it as IN has them, and f32 for "
+             "a .gguf file with quantised blocks, which other types could not hold.",
      .commands = SL_CMD_CONVERT},
     {.name = "tokenizer",
      .type = SL_OPTION_STRING,
