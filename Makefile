@@ -114,7 +114,7 @@ all: $(B)/slate ## build the program: build/slate
 	@mkdir -p build && [ "$(FLAVOR)" != release ] || ln -sfn release/slate build/slate
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: deps ## install what is missing, build, serve the embedded model on 127.0.0.1:8080
 	@$(MAKE) --no-print-directory $(JOBS) all
@@ -142,9 +142,9 @@ asan: deps deps-test ## every test under the address and undefined-behaviour san
 tsan: deps deps-test ## every test under the thread sanitizer
 	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=tsan check
 
-arm64: deps deps-test ## every unit test, cross-built for arm64, under qemu
+arm64: deps deps-test ## of the tests those of an arm64 build: cross-built, under qemu
 	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=release all $(BITS)
-	@tests/arm64/suite.sh all
+	@tests/arm64/suite.sh
 
 sysroot:
 	@tests/arm64/sysroot.sh $(SYSROOT) $(DEPS_SYSROOT)

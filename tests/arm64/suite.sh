@@ -1,14 +1,13 @@
 #!/bin/sh
 # Tests of an arm64 build, cross-built and run under qemu: the kernels' unit tests, and the bits of
 # every rule's forward pass beside those of the build that tests otherwise (SLATE_BUILD). Run by
-# tests/run.sh. `tests/arm64/suite.sh all` runs every unit test that starts no program.
+# tests/run.sh, and by `make arm64`. The whole program is built, too.
 set -u
 
 x86=${SLATE_BUILD:-build/release}
 arm=build/arm64
 sysroot=build/arm64-sysroot
 tests='kernels_test kernels_ref_test kernels_functions_test quant_test pack_test'
-[ "${1-}" != all ] || tests=$(for t in tests/unit/*_test.c; do basename "$t" .c; done)
 
 skip() { # skip WHY: counted by run.sh
     echo "skipped: arm64 under qemu: $1"
