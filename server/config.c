@@ -17,7 +17,8 @@ static const struct sl_option options[] = {
     /* the model */
     {"model", SL_OPTION_STRING, AT(model), NULL, 0, 0, NULL, "FILE|DIR",
      "The model: an RWKV .pth or .safetensors file, a .gguf file of RWKV-6, RWKV-7 or Mamba-2, or "
-     "a directory with config.json and model.safetensors of a flash-linear-attention model, or what "
+     "a directory with config.json and model.safetensors of a flash-linear-attention model, or "
+     "what "
      "slate convert made of one of them. Without it the embedded model serves.",
      ALL},
     {"tokenizer", SL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, NULL, "FILE|DIR|bytes",
@@ -84,7 +85,7 @@ static const struct sl_option options[] = {
      "redis://: how long one call may take, reconnecting among it; then a 503.", SL_CMD_SERVE},
     {"lease", SL_OPTION_DURATION, AT(lease_ms), "15s", 1000, 600e3, NULL, "TIME",
      "redis://: how long a session stays with a server that says nothing any more. It is renewed "
-     "three times in that.",
+     "three times in that; twice --store-timeout at least.",
      SL_CMD_SERVE},
     {"durability", SL_OPTION_CHOICE, AT(durability), "turn", 0, 0, "turn|drain", NULL,
      "When a session is written: turn: whatever a client was told is on disk; drain: at a pause, "
@@ -211,5 +212,9 @@ enum sl_code sl_config_check(const struct sl_config *c, struct sl_error *err)
                        "--default-max-tokens (%llu) must not be above --max-tokens-limit (%llu)",
                        (unsigned long long)c->default_max_tokens,
                        (unsigned long long)c->max_tokens_limit);
+    if (c->lease_ms < 2 * c->store_timeout_ms) /* a renewal that failed can be tried once more */
+        return sl_fail(err, SL_E_USAGE,
+                       "--lease (%llu ms) must be twice --store-timeout (%llu ms) at least",
+                       (unsigned long long)c->lease_ms, (unsigned long long)c->store_timeout_ms);
     return SL_OK;
 }

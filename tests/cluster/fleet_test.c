@@ -717,7 +717,8 @@ static void a_turn_outlives_a_restart(void **state)
     redis_end(&fleet.redis, SIGTERM);
     call_until_events(k, 50);
     redis_start(&fleet.redis);
-    until_metric(at_node(0), "slate_store_read_only", 0);
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        until_metric(at_node(i), "slate_store_read_only", 0);
     struct reply *c = expect(session_post(at_node(0), "trouble", "/cancel"), 200);
     reply_free(c);
     struct reply *r = expect(call_finish(k), 200);

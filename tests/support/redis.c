@@ -37,7 +37,7 @@ static void become(const struct redis *r)
         argv[n++] = inside[i];
     const char *const fixed[] = {"redis-server", "--port",           port,  "--bind",
                                  r->host,        "--protected-mode", "no",  "--dir",
-                                 r->folder,      "--appendonly",     "yes", "--appendfsync",
+                                 r->data,        "--appendonly",     "yes", "--appendfsync",
                                  "always",       "--save",           "",    "--maxmemory-policy",
                                  "noeviction"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
@@ -104,6 +104,9 @@ static void make_folder(struct redis *r, const char *name)
     remove_tree(r->folder);
     assert_int_equal(mkdir(r->folder, 0777), 0);
     snprintf(r->spec, sizeof r->spec, "redis://%s:%u", r->host, r->port);
+    snprintf(r->data, sizeof r->data, "%s/slate-redis-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    assert_non_null(mkdtemp(r->data));
 }
 
 void redis_init(struct redis *r, const char *name, const char *const *options)
@@ -182,6 +185,7 @@ void redis_done(struct redis *r)
     if (r->netns[0])
         (void)system_does("ip netns del %s", r->netns); /* and the wire */
     remove_tree(r->folder);
+    remove_tree(r->data);
 }
 
 static redisContext *say(struct redis *r, const char *fmt, va_list args)

@@ -11,7 +11,8 @@ struct redis {
     int pid; /* 0: it does not run */
     int pidfd;
     unsigned port;
-    char folder[600]; /* absolute */
+    char folder[600]; /* absolute; of its log */
+    char data[64];    /* in memory, where there is such a folder: no disk is waited for */
     char spec[64];    /* "redis://127.0.0.1:PORT" */
     char host[20];
     char netns[32]; /* "": here */

@@ -210,6 +210,8 @@ static void test_checks_across_options(void **state)
     expect_verdict("--max-uri 64KiB", "--max-header");
     expect_verdict("--max-body 1GiB", "--max-body-memory");
     expect_verdict("--max-tokens-limit 10", "--default-max-tokens");
+    expect_verdict("--lease 9s", "--store-timeout (5000 ms)");
+    expect_verdict("--lease 10s", NULL);
 }
 
 /* Two tables, one of them a command's own; options of other commands are not known. */
