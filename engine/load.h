@@ -164,8 +164,8 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
  * decays, rates. */
 void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                    enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);
-/* The head, [n_out, n_in]: with Q8 codes where Q4 was asked for, for an error of a logit is an error
- * of the answer, which no later layer mends. */
+/* The head, [n_out, n_in]: with Q8 codes where Q4 was asked for, for an error of a logit is an
+ * error of the answer, which no later layer mends. */
 void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                   const char *fmt, ...) SL_PRINTF(5, 6);
 /* n_out of the n_stacked outputs of a tensor [n_stacked, n_in], from `first` on. */

@@ -7,10 +7,11 @@
  *
  *   matmul   output o of row r:  acc = +0;  for k = 0 … n_in-1 in order: acc = fma(w[o][k],
  *            x[r][k], acc), in f32, weights widened exactly. The vector's lanes are outputs.
- *   matmul_q output o of row r:  acc = +0;  for each group g of 32 inputs in order: acc =
- *            fma((float)I, d[o][g] · s[r][g], acc), where d is the group's scale of the output, s the
- *            one of the row, and I = Σ (c[o][k] - zero) · q[r][k] over the group's inputs, which is
- *            exact, in whatever order and width it is added up. Inputs beyond n_in are zero.
+ *   matmul_q output o of row r:  acc = +0;  for each group g of 32 inputs in order:
+ *            acc = fma((float)I, d[o][g] · s[r][g], acc), where d is the group's scale of the
+ *            output, s the one of the row, and I = Σ (c[o][k] - zero) · q[r][k] over the group's
+ *            inputs, which is exact, in whatever order and width it is added up. Inputs beyond
+ *            n_in are zero.
  *   sum16    lane j (0 … 15) adds x[j], x[j+16], … in order starting from +0; then lanes are
  *            folded: l[j] += l[j+8] (j < 8), l[j] += l[j+4] (j < 4), l[j] += l[j+2], l[0] += l[1].
  *            A dot product is the same with acc = fma(x, y, acc).
@@ -165,8 +166,8 @@ static inline bool sl_is_quantised(enum sl_dtype type)
 /* Bytes that a packed matrix takes. */
 size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in);
 
-/* Panels of Q8 or Q4_0 from rows of GGUF's blocks of that name (34 and 18 bytes for 32 weights; n_in
- * is a multiple of 32), with the codes and scales that they hold. */
+/* Panels of Q8 or Q4_0 from rows of GGUF's blocks of that name (34 and 18 bytes for 32 weights;
+ * n_in is a multiple of 32), with the codes and scales that they hold. */
 void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
                     size_t panel_begin, size_t panel_end);
 

@@ -32,8 +32,8 @@ enum sl_dtype {
     SL_DTYPE_U8,
     SL_DTYPE_BOOL,
     SL_DTYPE_COUNT,
-    /* How a model's matrices can be kept besides: integers of 8 and 4 bits with a scale for every 32
-     * inputs of an output. Tensors of files are not of these types. */
+    /* How a model's matrices can be kept besides: integers of 8 and 4 bits with a scale for every
+     * 32 inputs of an output. Tensors of files are not of these types. */
     SL_DTYPE_Q8 = SL_DTYPE_COUNT,
     SL_DTYPE_Q4,
     SL_DTYPE_Q4_0, /* 4 bits in even steps, as GGUF files have them */

@@ -58,15 +58,15 @@ void sl_model_close(struct sl_model *m); /* NULL is fine */
 
 const struct sl_model_info *sl_model_info(const struct sl_model *m); /* lives as long as m */
 
-/* The tokenizer that the model's own file holds (GGUF, or converted), which the caller closes; *ret NULL where it
- * holds none. Errors: FILE_CORRUPT, FILE_UNSUPPORTED (names the kind, or what of it is not known
- * here), TOO_LARGE, NO_MEMORY. */
+/* The tokenizer that the model's own file holds (GGUF, or converted), which the caller closes; *ret
+ * NULL where it holds none. Errors: FILE_CORRUPT, FILE_UNSUPPORTED (names the kind, or what of it
+ * is not known here), TOO_LARGE, NO_MEMORY. */
 struct sl_tokenizer;
 SL_NODISCARD enum sl_code sl_model_tokenizer(struct sl_tokenizer **ret, const struct sl_model *m,
                                              struct sl_error *err);
 
-/* The chat template that its file holds, a text in Jinja's language, or, of a converted file, a name
- * of proto/chat.h; as long as m; NULL: none. */
+/* The chat template that its file holds, a text in Jinja's language, or, of a converted file, a
+ * name of proto/chat.h; as long as m; NULL: none. */
 const char *sl_model_chat_template(const struct sl_model *m);
 
 #endif

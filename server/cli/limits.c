@@ -70,7 +70,7 @@ static volatile uint64_t sink;
         sink = sum[0][0] ^ sum[0][1] ^ sum[0][2] ^ sum[0][3];                                      \
     }
 typedef uint64_t u64x4 __attribute__((vector_size(32)));
-#ifdef __x86_64__
+#if defined(__x86_64__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC target("avx2")
 #pragma GCC optimize("O3")
