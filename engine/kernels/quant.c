@@ -150,7 +150,7 @@ static void block_codes(uint8_t code[SL_GROUP], const uint8_t *block, enum sl_dt
 {
     const uint8_t *q = block + sizeof(uint16_t);
     for (size_t k = 0; k < SL_GROUP; k++)
-        code[k] = type == SL_DTYPE_Q8 ? q[k] : (uint8_t)(q[k % 16] >> (k / 16 * 4) & 15);
+        code[k] = (uint8_t)(type == SL_DTYPE_Q8 ? q[k] : q[k % 16] >> (k / 16 * 4) & 15);
 }
 
 void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
