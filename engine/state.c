@@ -8,6 +8,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,7 +26,16 @@ struct sl_slab {
     size_t n_free;
     uint32_t *free; /* numbers of the free slots; the last one is taken next */
     uint32_t *refs; /* by slot number */
+    pthread_t filler;
+    bool filling;
+    atomic_bool stop;
 };
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, AT_ONCE = 64 << 20 };
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* The first number after `key` in a small text file of the kernel's; 0 when there is none. */
 static uint64_t read_number(const char *path, const char *key)
@@ -55,10 +67,9 @@ size_t sl_memory_available(void)
 
 static void touch_part(void *arg, size_t part, size_t n_parts)
 {
-    enum { PAGE = 4096, HUGE = 2 << 20 };
     const struct sl_slab *s = arg;
     size_t i, end;
-    sl_work_range(s->map_bytes, HUGE, part, n_parts, &i, &end);
+    sl_work_range(s->map_bytes, HUGE_PAGE, part, n_parts, &i, &end);
     for (; i < end; i += PAGE)
         s->base[i] = 0;
 }
@@ -77,6 +88,41 @@ static void touch(struct sl_slab *s)
     sl_workers_close(w);
 }
 
+/* Pages of [from, to) are there afterwards, with what they held. false: this system cannot do that
+ * (Linux before 5.14), or has no memory. */
+static bool populate(const struct sl_slab *s, size_t from, size_t to)
+{
+    return madvise(s->base + from, to - from, MADV_POPULATE_WRITE) == 0;
+}
+
+/* Slots may be in use meanwhile: nothing is written. A page that it does not come to (no memory is
+ * left) comes when it is used. */
+static void *fill(void *arg)
+{
+    struct sl_slab *s = arg;
+    for (size_t i = AT_ONCE; i < s->map_bytes && !atomic_load(&s->stop); i += HUGE_PAGE)
+        if (!populate(s, i, s->map_bytes - i < HUGE_PAGE ? s->map_bytes : i + HUGE_PAGE))
+            break;
+    return NULL;
+}
+
+/* Slots are taken from the beginning on, and it is ahead of them: a server is not kept from being
+ * ready by the clearing of gigabytes that its first thousand sessions will not use. */
+static void fill_behind(struct sl_slab *s)
+{
+    sigset_t all, old;
+    if (s->map_bytes <= AT_ONCE || !populate(s, 0, AT_ONCE)) {
+        touch(s);
+        return;
+    }
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    s->filling = pthread_create(&s->filler, NULL, fill, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (!s->filling)
+        touch(s);
+}
+
 static enum sl_code map_slots(struct sl_slab *s, struct sl_error *err)
 {
     size_t available = sl_memory_available();
@@ -92,7 +138,7 @@ static enum sl_code map_slots(struct sl_slab *s, struct sl_error *err)
                        s->slot_bytes, (double)s->map_bytes / mib, strerror(errno));
     s->base = p;
     (void)madvise(p, s->map_bytes, MADV_HUGEPAGE);
-    touch(s);
+    fill_behind(s);
     return SL_OK;
 }
 
@@ -134,6 +180,10 @@ void sl_slab_close(struct sl_slab *s)
 {
     if (!s)
         return;
+    if (s->filling) {
+        atomic_store(&s->stop, true);
+        pthread_join(s->filler, NULL);
+    }
     if (s->base)
         munmap(s->base, s->map_bytes);
     sl_free(s->free);

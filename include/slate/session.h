@@ -16,9 +16,10 @@
 
 struct sl_slab;
 
-/* n_slots × (slot_bytes, rounded up to 64), touched at once, so that memory that is not there is
- * an error now and not a kill later. Errors: NO_MEMORY (says how much was asked and how much there
- * is), INVALID_VALUE. */
+/* n_slots × (slot_bytes, rounded up to 64), no more than there is memory for now. The first 64 MiB
+ * are resident at return, the rest soon afterwards, in the order in which slots are taken first (by
+ * a thread of its own; where the system has no call for it, all at return). Errors: NO_MEMORY (says
+ * how much was asked and how much there is), INVALID_VALUE. */
 SL_NODISCARD enum sl_code sl_slab_open(struct sl_slab **ret, size_t n_slots, size_t slot_bytes,
                                        struct sl_error *err);
 void sl_slab_close(struct sl_slab *s); /* NULL is fine; no slot may be in use by an engine */
