@@ -26,7 +26,7 @@ FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-r
 # What Debian calls the packages. `deps` is what building and running needs, `deps-test` what the
 # tests need besides.
 DEPS := gcc make pkg-config libc6-dev libuv1-dev libhiredis-dev node-llhttp libjansson-dev libxxhash-dev libonig-dev libutf8proc-dev libopenblas-dev liblapacke-dev
-DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx python3-numpy redis-server systemd iproute2
+DEPS_TEST := libcurl4-openssl-dev libcmocka-dev curl valgrind nodejs haproxy nginx python3-numpy redis-server systemd procps iproute2
 DEPS_TIDY := clang-tidy clang-format
 # For the arm64 flavour on x86-64, which is run under qemu; its libraries: tests/arm64/sysroot.sh.
 DEPS_ARM64 := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
