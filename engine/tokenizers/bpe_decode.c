@@ -191,7 +191,8 @@ static enum sl_code decode_token(struct work *w, uint32_t id, const unsigned cha
         return c;
     struct sl_token_span *other = &b->first_spans[id];
     *other = b->spans[id];
-    if (w->now.n == other->n && memcmp(w->now.v, w->all.v + other->offset, other->n) == 0)
+    if (w->now.n == other->n &&
+        (other->n == 0 || memcmp(w->now.v, w->all.v + other->offset, other->n) == 0))
         return SL_OK;
     *differs = true;
     return keep(w, other);
