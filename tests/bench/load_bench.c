@@ -23,6 +23,7 @@
 #include "engine/workers.h"
 #include "server/cli/convert_file.h"
 #include "server/cli/limits.h"
+#include "tests/support/must.h"
 #include "tests/support/seeded_pth.h"
 #include "tests/support/serving.h"
 #include "tests/support/tree.h"
@@ -34,13 +35,6 @@
     }
 
 enum { PIECE = 1 << 20 };
-
-static void *must_have(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
 
 static size_t highest(void)
 {

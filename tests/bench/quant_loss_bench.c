@@ -19,25 +19,11 @@
 #include "engine/model_priv.h"
 #include "engine/models/embedded.h"
 #include "slate/tokenizer.h"
+#include "tests/support/must.h"
 #include "tests/support/runner.h"
 #include "tests/support/seeded.h"
 
 enum { BLOCK = 32, LENGTH = 256, SEQUENCES = 10, TOKENS = LENGTH * SEQUENCES };
-
-static void must(enum sl_code c, const struct sl_error *err)
-{
-    if (c == SL_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", sl_code_name(c), err->message);
-    exit(1);
-}
-
-static void *must_have(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
 
 /* --- the other program's blocks -----------------------------------------------------------------
  */

@@ -23,6 +23,7 @@
 #include "engine/forward.h"
 #include "server/cli/limits.h"
 #include "server/residency.h"
+#include "tests/support/must.h"
 #include "tests/support/seeded.h"
 #include "tests/support/tree.h"
 
@@ -37,21 +38,6 @@ static struct bench {
     size_t n_waiting;
     struct sl_session *last; /* that a callback told */
 } b;
-
-static void must(enum sl_code c, const struct sl_error *err)
-{
-    if (!c)
-        return;
-    fprintf(stderr, "restore_bench: %s: %s\n", sl_code_name(c), err->message);
-    exit(1);
-}
-
-static void *must_have(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
 
 static double now(void)
 {

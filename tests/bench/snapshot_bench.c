@@ -13,6 +13,7 @@
 #include "engine/forward.h"
 #include "server/cli/limits.h"
 #include "slate/snapshot.h"
+#include "tests/support/must.h"
 #include "tests/support/seeded.h"
 
 enum { N_STATES = 48, N_ROUNDS = 11, N_DTYPES = 3 };
@@ -27,21 +28,6 @@ struct bench {
     unsigned char *files[N_STATES];
     size_t file_n[N_STATES];
 };
-
-static void must(enum sl_code c, const struct sl_error *err)
-{
-    if (c == SL_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", sl_code_name(c), err->message);
-    exit(1);
-}
-
-static void *must_have(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
 
 /* Values as a memory has them: of many magnitudes, none special. */
 static void fill(const struct bench *b, unsigned char *state, uint64_t seed)

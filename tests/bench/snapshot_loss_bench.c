@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/models/embedded.h"
 #include "slate/snapshot.h"
+#include "tests/support/must.h"
 #include "tests/support/runner.h"
 
 enum { TOKENS_MAX = 1024, OFTEN = 16 };
@@ -63,14 +64,6 @@ struct bench {
     struct runner runner;
     size_t state_bytes, file_bytes;
 };
-
-static void must(enum sl_code c, const struct sl_error *err)
-{
-    if (c == SL_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", sl_code_name(c), err->message);
-    exit(1);
-}
 
 /* The state as it comes out of a snapshot of this type; NONE: left alone. */
 static void restore(struct bench *b, void *state, enum sl_dtype dtype)

@@ -6,21 +6,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-
-static void must(enum sl_code c, const struct sl_error *err)
-{
-    if (c == SL_OK)
-        return;
-    fprintf(stderr, "%s: %s\n", sl_code_name(c), err->message);
-    abort();
-}
-
-static void *must_have(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
+#include "tests/support/must.h"
 
 void runner_open(struct runner *r, const struct sl_model *m, size_t n_threads, size_t max_rows,
                  size_t max_segments)

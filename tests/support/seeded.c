@@ -9,13 +9,7 @@
 
 #include "engine/kernels/convert.h"
 #include "engine/model_priv.h"
-
-static void *must_have(void *p)
-{
-    if (!p)
-        abort();
-    return p;
-}
+#include "tests/support/must.h"
 
 /* --- the list -----------------------------------------------------------------------------------
  */
