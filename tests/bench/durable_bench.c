@@ -16,36 +16,35 @@
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "server/cli/limits.h"
+#include "tests/support/serving.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-enum { CLIENTS_MAX = 32, ARGS_MAX = 32 };
+enum { CLIENTS_MAX = 32, SERVERS_MAX = 2, OPTIONS_MAX = 24 };
 
 static const struct mode {
-    const char *name, *store, *durability;
-    bool two; /* servers */
-} modes[] = {{"turn", "dir:build/durable-bench/turn", "turn", false},
-             {"drain", "dir:build/durable-bench/drain", "drain", false},
-             {"redis", "redis://127.0.0.1:16379/0", "turn", false},
-             {"moves", "redis://127.0.0.1:16379/1", "turn", true},
-             {"memory", "memory", "turn", false}};
+    const char *name;
+    const char *store; /* with redis: its database */
+    const char *durability;
+    size_t n_servers;
+    bool redis;
+} modes[] = {{"turn", "dir:build/durable-bench/turn", "turn", 1, false},
+             {"drain", "dir:build/durable-bench/drain", "drain", 1, false},
+             {"redis", "0", "turn", 1, true},
+             {"moves", "1", "turn", 2, true},
+             {"memory", "memory", "turn", 1, false}};
 
-struct server {
-    pid_t pid[2];
-    char base[2][128]; /* both the same where there is one server */
+struct servers {
+    struct serving s[SERVERS_MAX];
+    size_t n;
 };
-
-static void die(const char *what)
-{
-    fprintf(stderr, "durable_bench: %s\n", what);
-    exit(1);
-}
 
 static size_t drop(void *data, size_t size, size_t n, void *arg)
 {
@@ -54,41 +53,12 @@ static size_t drop(void *data, size_t size, size_t n, void *arg)
     return size * n;
 }
 
-static long request(const char *url, const char *body)
-{
-    long status = 0;
-    CURL *c = curl_easy_init();
-    struct curl_slist *h = curl_slist_append(NULL, "Content-Type: application/json");
-    curl_easy_setopt(c, CURLOPT_URL, url);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, drop);
-    if (body) {
-        curl_easy_setopt(c, CURLOPT_HTTPHEADER, h);
-        curl_easy_setopt(c, CURLOPT_POSTFIELDS, body);
-    }
-    if (curl_easy_perform(c) == CURLE_OK)
-        curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
-    curl_slist_free_all(h);
-    curl_easy_cleanup(c);
-    return status;
-}
-
-static pid_t start_redis(void)
-{
-    pid_t pid = fork();
-    if (pid == 0) {
-        execlp("redis-server", "redis-server", "--port", "16379", "--bind", "127.0.0.1", "--dir",
-               "build/durable-bench", "--appendonly", "yes", "--appendfsync", "always", "--save",
-               "", "--logfile", "redis.log", (char *)NULL);
-        _exit(127);
-    }
-    return pid;
-}
-
-static bool is_up(void)
+static bool is_up(unsigned port)
 {
     char answer[8] = "";
-    struct sockaddr_in in = {
-        .sin_family = AF_INET, .sin_port = htons(16379), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in in = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     bool up = connect(fd, (struct sockaddr *)&in, sizeof in) == 0 &&
               write(fd, "PING\r\n", 6) == 6 && read(fd, answer, 5) == 5 && answer[0] == '+';
@@ -96,48 +66,63 @@ static bool is_up(void)
     return up;
 }
 
-static void start(struct server *s, size_t which, const struct mode *m, int argc, char **argv)
+static pid_t start_redis(unsigned port)
 {
-    const char *args[ARGS_MAX + 1] = {
-        "build/release/slate", "serve",      "--listen", "127.0.0.1:0",
-        "--log-level",         "error",      "--store",  m->store,
-        "--durability",        m->durability};
-    size_t n = 10;
-    int out[2];
-    char line[256] = "", url[160];
-    for (int i = 0; i < argc && n < ARGS_MAX; i++)
-        args[n++] = argv[i];
-    if (pipe(out))
-        die("no pipe");
-    s->pid[which] = fork();
-    if (s->pid[which] == 0) {
-        dup2(out[1], STDOUT_FILENO);
-        execv(args[0], (char *const *)(uintptr_t)args);
-        _exit(127);
+    char text[16];
+    const char *args[] = {"redis-server",
+                          "--port",
+                          text,
+                          "--bind",
+                          "127.0.0.1",
+                          "--dir",
+                          "build/durable-bench",
+                          "--appendonly",
+                          "yes",
+                          "--appendfsync",
+                          "always",
+                          "--save",
+                          "",
+                          "--logfile",
+                          "redis.log",
+                          NULL};
+    snprintf(text, sizeof text, "%u", port);
+    pid_t pid = serving_child(args[0], args, -1);
+    while (!is_up(port)) {
+        if (waitpid(pid, NULL, WNOHANG) != 0)
+            serving_die("redis-server does not start");
+        poll(NULL, 0, 1);
     }
-    close(out[1]);
-    FILE *f = fdopen(out[0], "r");
-    if (!f || !fgets(line, sizeof line, f) ||
-        sscanf(line, "listening on %127s", s->base[which]) != 1)
-        die("the server does not start");
-    snprintf(url, sizeof url, "%s/readyz", s->base[which]);
-    while (request(url, NULL) != 200)
-        ;
+    return pid;
+}
+
+static void start(struct servers *v, const struct mode *m, unsigned redis, int argc, char **argv)
+{
+    char store[64];
+    const char *options[OPTIONS_MAX + 1] = {"--store", store, "--durability", m->durability};
+    size_t n = 4;
+    if (m->redis)
+        snprintf(store, sizeof store, "redis://127.0.0.1:%u/%s", redis, m->store);
+    else
+        snprintf(store, sizeof store, "%s", m->store);
+    for (int i = 0; i < argc && n < OPTIONS_MAX; i++)
+        options[n++] = argv[i];
+    for (v->n = 0; v->n < m->n_servers; v->n++)
+        serving_start(&v->s[v->n], options);
 }
 
 /* Turns that were answered in so many seconds by so many clients. */
-static double turns(const struct server *s, size_t n, double seconds)
+static double turns(const struct servers *v, size_t n, double seconds)
 {
     static const char *const body =
         "{\"prompt\":[300,301,302,303,304,305,306,307],\"max_tokens\":8,"
         "\"ignore_eos\":true,\"session\":\"c%zu\"}";
     CURLM *m = curl_multi_init();
     CURL *c[CLIENTS_MAX];
-    char url[2][160], text[CLIENTS_MAX][256];
+    char url[SERVERS_MAX][160], text[CLIENTS_MAX][256];
     size_t n_done = 0, at[CLIENTS_MAX] = {0};
     struct curl_slist *h = curl_slist_append(NULL, "Content-Type: application/json");
-    for (size_t i = 0; i < 2; i++)
-        snprintf(url[i], sizeof url[i], "%s/v1/generate", s->base[i]);
+    for (size_t i = 0; i < v->n; i++)
+        snprintf(url[i], sizeof url[i], "%s/v1/generate", v->s[i].base);
     for (size_t i = 0; i < n; i++) {
         c[i] = curl_easy_init();
         snprintf(text[i], sizeof text[i], body, i);
@@ -158,12 +143,12 @@ static double turns(const struct server *s, size_t n, double seconds)
             CURL *one = msg->easy_handle;
             curl_easy_getinfo(one, CURLINFO_RESPONSE_CODE, &status);
             if (msg->data.result != CURLE_OK || status != 200)
-                die("a turn failed");
+                serving_die("a turn failed");
             n_done++;
             curl_multi_remove_handle(m, one);
             size_t *which;
             curl_easy_getinfo(one, CURLINFO_PRIVATE, &which);
-            curl_easy_setopt(one, CURLOPT_URL, url[++*which % 2]);
+            curl_easy_setopt(one, CURLOPT_URL, url[++*which % v->n]);
             if (bench_now() < end) {
                 curl_multi_add_handle(m, one);
                 running = 1;
@@ -180,25 +165,25 @@ static double turns(const struct server *s, size_t n, double seconds)
 }
 
 /* Seconds that the mode's servers have used the processor, which a busy machine does not change. */
-static double cpu(const struct server *s)
+static double cpu(const struct servers *v)
 {
     double sum = 0;
-    for (size_t i = 0; i < 2 && s->pid[i]; i++) {
+    for (size_t i = 0; i < v->n; i++) {
         char path[64], line[512] = "";
         unsigned long user = 0, sys = 0;
-        snprintf(path, sizeof path, "/proc/%d/stat", s->pid[i]);
+        snprintf(path, sizeof path, "/proc/%d/stat", v->s[i].pid);
         FILE *f = fopen(path, "r");
         if (!f || !fgets(line, sizeof line, f) ||
             sscanf(line, "%*d (slate) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
                    &sys) != 2)
-            die("no processor time");
+            serving_die("no processor time");
         fclose(f);
         sum += (double)(user + sys) / (double)sysconf(_SC_CLK_TCK);
     }
     return sum;
 }
 
-static void measure(const struct server *s, size_t n, size_t rounds, double seconds)
+static void measure(const struct servers *s, size_t n, size_t rounds, double seconds)
 {
     struct series rate[COUNT(modes)] = {0}, ratio[COUNT(modes)] = {0}, cost[COUNT(modes)] = {0};
     for (size_t r = 0; r <= rounds; r++) {
@@ -225,39 +210,28 @@ int main(int argc, char **argv)
 {
     size_t rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 5;
     double seconds = argc > 2 ? strtod(argv[2], NULL) : 2;
-    struct server s[COUNT(modes)];
-    char url[160], body[64];
+    struct servers s[COUNT(modes)];
     curl_global_init(CURL_GLOBAL_DEFAULT);
     if (system("rm -rf build/durable-bench && mkdir -p build/durable-bench"))
-        die("build/durable-bench cannot be made");
-    pid_t redis = start_redis();
-    while (!is_up())
-        if (waitpid(redis, NULL, WNOHANG) != 0)
-            die("redis-server does not start (port 16379)");
+        serving_die("build/durable-bench cannot be made");
+    unsigned port = serving_free_port();
+    pid_t redis = start_redis(port);
     for (size_t i = 0; i < COUNT(modes); i++) {
-        start(&s[i], 0, &modes[i], argc > 3 ? argc - 3 : 0, argv + 3);
-        s[i].pid[1] = 0;
-        if (modes[i].two)
-            start(&s[i], 1, &modes[i], argc > 3 ? argc - 3 : 0, argv + 3);
-        else
-            memcpy(s[i].base[1], s[i].base[0], sizeof s[i].base[1]);
-        snprintf(url, sizeof url, "%s/v1/sessions", s[i].base[0]);
+        start(&s[i], &modes[i], port, argc > 3 ? argc - 3 : 0, argv + 3);
         for (size_t k = 0; k < CLIENTS_MAX; k++) {
+            char body[64];
+            struct answer a;
             snprintf(body, sizeof body, "{\"id\":\"c%zu\"}", k);
-            if (request(url, body) != 201)
-                die("a session cannot be made");
+            serving_must(&s[i].s[0], &a, "/v1/sessions", body);
         }
     }
     printf(
         "mode     sessions  turns/s (median)  of memory (worst to best)   processor, ms a turn\n");
     measure(s, 1, rounds, seconds);
     measure(s, CLIENTS_MAX, rounds, seconds);
-    for (size_t i = 0; i < COUNT(modes); i++) {
-        for (size_t k = 0; k < 2 && s[i].pid[k]; k++) {
-            kill(s[i].pid[k], SIGTERM);
-            waitpid(s[i].pid[k], NULL, 0);
-        }
-    }
+    for (size_t i = 0; i < COUNT(modes); i++)
+        for (size_t k = 0; k < s[i].n; k++)
+            serving_end(&s[i].s[k], SIGTERM);
     kill(redis, SIGTERM);
     waitpid(redis, NULL, 0);
     return system("rm -rf build/durable-bench") ? 1 : 0;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -71,41 +72,24 @@ static void ask(struct serving *s, struct answer *ret, const char *path, const c
     curl_easy_getinfo(s->curl, CURLINFO_STARTTRANSFER_TIME, &ret->first_seconds);
 }
 
-void serving_start(struct serving *s, const char *const *options)
+pid_t serving_child(const char *program, const char *const *args, int out)
 {
-    const char *args[ARGS_MAX + 1] = {"build/release/slate", "serve",       "--listen",
-                                      "127.0.0.1:0",         "--log-level", "error"};
-    size_t n = 6;
-    int out[2];
-    char line[256] = "";
-    struct answer a = {.status = 0};
-    while (*options && n < ARGS_MAX)
-        args[n++] = *options++;
-    if (pipe(out))
-        serving_die("no pipe");
-    double begin = bench_now();
-    s->pid = fork();
-    if (s->pid == 0) {
-        dup2(out[1], STDOUT_FILENO);
-        close(out[0]);
-        execv(args[0], (char *const *)(uintptr_t)args);
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        dup2(out < 0 ? null : out, STDOUT_FILENO);
+        if (out < 0)
+            dup2(null, STDERR_FILENO);
+        execvp(program, (char *const *)(uintptr_t)args);
         _exit(127);
     }
-    close(out[1]);
-    FILE *f = fdopen(out[0], "r");
-    if (!f || !fgets(line, sizeof line, f) || sscanf(line, "listening on %127s", s->base) != 1)
-        serving_die("the server does not start");
-    s->curl = curl_easy_init();
-    while (a.status != 200) { /* asked without a pause it would have no processor to start on */
-        ask(s, &a, "/readyz", NULL);
-        poll(NULL, 0, a.status != 200);
-    }
-    s->ready_s = bench_now() - begin;
-    fclose(f);
+    if (pid < 0)
+        serving_die("no process");
+    return pid;
 }
 
-/* A port that was free a moment ago. */
-static unsigned free_port(void)
+unsigned serving_free_port(void)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
@@ -115,6 +99,41 @@ static unsigned free_port(void)
         serving_die("no free port");
     close(fd);
     return ntohs(a.sin_port);
+}
+
+/* Until `path` is answered with 200. Asked without a pause it would have no processor to start on.
+ */
+static void wait_ready(struct serving *s, const char *path, int pause_ms)
+{
+    struct answer a = {.status = 0};
+    s->curl = curl_easy_init();
+    while (a.status != 200) {
+        if (waitpid(s->pid, NULL, WNOHANG) == s->pid)
+            serving_die("the server does not start");
+        ask(s, &a, path, NULL);
+        poll(NULL, 0, a.status == 200 ? 0 : pause_ms);
+    }
+}
+
+void serving_start(struct serving *s, const char *const *options)
+{
+    const char *args[ARGS_MAX + 1] = {"build/release/slate", "serve",       "--listen",
+                                      "127.0.0.1:0",         "--log-level", "error"};
+    int out[2];
+    char line[256] = "";
+    for (size_t n = 6; *options && n < ARGS_MAX; n++)
+        args[n] = *options++;
+    if (pipe2(out, O_CLOEXEC))
+        serving_die("no pipe");
+    double begin = bench_now();
+    s->pid = serving_child(args[0], args, out[1]);
+    close(out[1]);
+    FILE *f = fdopen(out[0], "r");
+    if (!f || !fgets(line, sizeof line, f) || sscanf(line, "listening on %127s", s->base) != 1)
+        serving_die("the server does not start");
+    wait_ready(s, "/readyz", 1);
+    s->ready_s = bench_now() - begin;
+    fclose(f);
 }
 
 static void find_llama(char program[512], const char *build)
@@ -133,28 +152,14 @@ void serving_start_llama(struct serving *s, const char *build, const char *const
 {
     char program[512], port[16];
     const char *args[ARGS_MAX + 1] = {program, "--host", "127.0.0.1", "--port", port};
-    struct answer a = {.status = 0};
     find_llama(program, build);
-    snprintf(port, sizeof port, "%u", free_port());
+    snprintf(port, sizeof port, "%u", serving_free_port());
     snprintf(s->base, sizeof s->base, "http://127.0.0.1:%s", port);
     for (size_t n = 5; *options && n < ARGS_MAX; n++)
         args[n] = *options++;
     double begin = bench_now();
-    s->pid = fork();
-    if (s->pid == 0) {
-        int null = open("/dev/null", O_RDWR);
-        dup2(null, STDOUT_FILENO);
-        dup2(null, STDERR_FILENO);
-        execv(program, (char *const *)(uintptr_t)args);
-        _exit(127);
-    }
-    s->curl = curl_easy_init();
-    while (a.status != 200) { /* it says nothing that one could wait for */
-        if (waitpid(s->pid, NULL, WNOHANG) == s->pid)
-            serving_die("llama-server does not start");
-        poll(NULL, 0, 20);
-        ask(s, &a, "/health", NULL);
-    }
+    s->pid = serving_child(program, args, -1);
+    wait_ready(s, "/health", 20);
     s->ready_s = bench_now() - begin;
 }
 

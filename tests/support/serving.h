@@ -23,6 +23,11 @@ struct answer {
 
 void serving_die(const char *what); /* ends the program */
 
+/* args[0] is its name; it is looked for as a shell does, and ends when this program does. Its
+ * standard output goes to `out`; -1: nowhere, nor does what it complains of. */
+pid_t serving_child(const char *program, const char *const *args, int out);
+unsigned serving_free_port(void); /* one that was free a moment ago */
+
 /* `build/release/slate serve` on a free port with these options, up to a NULL. */
 void serving_start(struct serving *s, const char *const *options);
 /* llama.cpp's server on a free port with these options besides, ready at /health. `build` names its
