@@ -8,21 +8,17 @@
  * most 2 · 31 · 127 = 7,874, and four of them, 31,496, are added up before they are widened. What
  * the zero point adds is known of the row's group (its offset) and starts the sum.
  *
- * Few rows (up to 4): bound by reading the codes; all of k for some rows × panels at once, with as
- * many streams as panels, each prefetched (sl_ahead()). Many rows: bound
- * by arithmetic; eight outputs of up to 6 rows at a time, so that the sums of a group stay in
- * registers; Q4's levels are looked up once into a buffer of K_BLOCK inputs. */
-#include <assert.h>
-
+ * Few rows (up to 4): as many streams as panels, each prefetched (ahead_of()). Many rows: eight
+ * outputs of up to 6 rows at a time, so that the sums of a group stay in registers; Q4's levels are
+ * looked up once. */
 #include "engine/kernels/avx2.h"
-#include "engine/kernels/quant.h"
+#include "engine/kernels/quant_tile.h"
 
 enum {
     FEW_ROWS = 4,
     MAX_PANELS = 4,
     MAX_SUMS = 4, /* rows × panels of a tile, two registers each */
-    MAX_ROWS = 6,
-    K_GROUPS = 32 /* of a block of k: 16 KiB of levels */
+    MAX_ROWS = 6
 };
 
 struct pair {
@@ -68,16 +64,6 @@ static ALWAYS_INLINE __m256i level_table(const uint8_t *levels)
 /* --- few rows -----------------------------------------------------------------------------------
  */
 
-struct few {
-    float *y;
-    size_t ldy;
-    const struct sl_group *x;
-    size_t ldx, n_groups;
-    const uint8_t *w;
-    size_t panel;          /* bytes from one to the next */
-    const uint8_t *levels; /* of 4-bit codes */
-};
-
 /* sum += the products of one group: of `rows` rows × `panels` panels, codes at w. */
 static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair *sum,
                                   const uint8_t *w, size_t panel, size_t ahead,
@@ -109,15 +95,15 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
 
 /* One step: to `part`, or its beginning. */
 static ALWAYS_INLINE void step_q4(const int rows, const int panels, const bool first,
-                                  struct pair *part, const struct few *f, const uint8_t *w,
+                                  struct pair *part, const struct job *j, const uint8_t *w,
                                   const struct sl_group *x, size_t s, __m256i table)
 {
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++) {
-        struct pair v = levels64(table, load32(w + (size_t)p * f->panel));
+        struct pair v = levels64(table, load32(w + (size_t)p * j->panel));
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            __m256i q = four_inputs(x[(size_t)r * f->ldx].q + s * SL_STEP);
+            __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
             __m256i a = _mm256_maddubs_epi16(v.lo, q), b = _mm256_maddubs_epi16(v.hi, q);
             struct pair *to = &part[p * rows + r];
             to->lo = first ? a : _mm256_add_epi16(to->lo, a);
@@ -127,26 +113,26 @@ static ALWAYS_INLINE void step_q4(const int rows, const int panels, const bool f
 }
 
 static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair *sum,
-                                  const struct few *f, const uint8_t *w, size_t ahead,
+                                  const struct job *j, const uint8_t *w, size_t ahead,
                                   const struct sl_group *x)
 {
-    const __m256i ones = _mm256_set1_epi16(1), table = level_table(f->levels);
+    const __m256i ones = _mm256_set1_epi16(1), table = level_table(j->levels);
 #pragma GCC unroll 4
     for (int i = 0; i < rows * panels; i++) {
-        __m256i offset = _mm256_set1_epi32(x[(size_t)(i % rows) * f->ldx].offset);
+        __m256i offset = _mm256_set1_epi32(x[(size_t)(i % rows) * j->ldx].offset);
         sum[i] = (struct pair){offset, offset};
     }
     for (size_t half = 0; half < SL_STEPS; half += SL_STEPS / 2) {
         struct pair part[MAX_SUMS];
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) { /* a line is two steps */
-            const uint8_t *at = w + (size_t)p * f->panel + half * (SL_STEP_CODES / 2) + ahead;
+            const uint8_t *at = w + (size_t)p * j->panel + half * (SL_STEP_CODES / 2) + ahead;
             _mm_prefetch(at, _MM_HINT_T0);
             _mm_prefetch(at + SL_ALIGN, _MM_HINT_T0);
         }
 #pragma GCC unroll 4
         for (size_t s = half; s < half + SL_STEPS / 2; s++)
-            step_q4(rows, panels, s == half, part, f, w + s * (SL_STEP_CODES / 2), x, s, table);
+            step_q4(rows, panels, s == half, part, j, w + s * (SL_STEP_CODES / 2), x, s, table);
 #pragma GCC unroll 4
         for (int i = 0; i < rows * panels; i++) {
             sum[i].lo = _mm256_add_epi32(sum[i].lo, _mm256_madd_epi16(part[i].lo, ones));
@@ -155,31 +141,31 @@ static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair 
     }
 }
 
-static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_dtype type,
-                               const struct few *f)
+static ALWAYS_INLINE void few_tile(const int rows, const int panels, const enum sl_dtype type,
+                                   const struct job *j)
 {
     struct pair sum[MAX_SUMS];
     __m256 lo[MAX_SUMS], hi[MAX_SUMS];
-    const struct sl_group *x = f->x;
-    const uint8_t *scales = f->w, *codes = f->w + sl_scales_bytes(f->n_groups);
+    const struct sl_group *x = j->x;
+    const uint8_t *scales = j->scales, *codes = j->w;
 #pragma GCC unroll 4
     for (int i = 0; i < rows * panels; i++)
         lo[i] = hi[i] = _mm256_setzero_ps();
-    for (size_t g = 0; g < f->n_groups; g++) {
-        const size_t ahead = sl_ahead(type, f->n_groups, f->panel, (size_t)panels, g);
+    for (size_t g = 0; g < j->n_groups; g++) {
+        const size_t ahead = ahead_of(type, j->n_groups, j->panel, (size_t)panels, g);
         if (type == SL_DTYPE_Q8)
-            dots_q8(rows, panels, sum, codes, f->panel, ahead, x, f->ldx);
+            dots_q8(rows, panels, sum, codes, j->panel, ahead, x, j->ldx);
         else
-            dots_q4(rows, panels, sum, f, codes, ahead, x);
+            dots_q4(rows, panels, sum, j, codes, ahead, x);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
-            const uint8_t *d = scales + (size_t)p * f->panel;
-            _mm_prefetch(d + (size_t)panels * f->panel, _MM_HINT_T0);
+            const uint8_t *d = scales + (size_t)p * j->panel;
+            _mm_prefetch(d + (size_t)panels * j->panel, _MM_HINT_T0);
             __m256 d_lo = scales8(d), d_hi = scales8(d + 16);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
                 int i = p * rows + r;
-                float s = x[(size_t)r * f->ldx].scale;
+                float s = x[(size_t)r * j->ldx].scale;
                 lo[i] = add_group(lo[i], sum[i].lo, d_lo, s);
                 hi[i] = add_group(hi[i], sum[i].hi, d_hi, s);
             }
@@ -190,20 +176,12 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
     }
 #pragma GCC unroll 4
     for (int i = 0; i < rows * panels; i++) {
-        float *y = f->y + (size_t)(i % rows) * f->ldy + (size_t)(i / rows) * SL_PANEL;
+        float *y = j->y + (size_t)(i % rows) * j->ldy + (size_t)(i / rows) * SL_PANEL;
         _mm256_storeu_ps(y, lo[i]);
         _mm256_storeu_ps(y + 8, hi[i]);
     }
 }
 
-typedef void tile_fn(const struct few *f);
-
-#define TILE(R, P, TYPE)                                                                           \
-    static void tile_##R##_##P##_##TYPE(const struct few *f)                                       \
-    {                                                                                              \
-        tile(R, P, SL_DTYPE_##TYPE, f);                                                            \
-    }
-/* X(rows, panels, type) */
 #define TILES(X, TYPE)                                                                             \
     X(1, 1, TYPE)                                                                                  \
     X(1, 2, TYPE)                                                                                  \
@@ -212,40 +190,12 @@ typedef void tile_fn(const struct few *f);
     X(2, 2, TYPE)                                                                                  \
     X(3, 1, TYPE)                                                                                  \
     X(4, 1, TYPE)
-TILES(TILE, Q8)
-TILES(TILE, Q4)
-
-#define ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R][P] = tile_##R##_##P##_##TYPE,
-static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(ENTRY, Q8) TILES(ENTRY, Q4)};
-
-static void few_rows(struct few f, size_t rows, enum sl_dtype type, size_t n_panels)
-{
-    tile_fn *const *wide = tiles[type != SL_DTYPE_Q8][rows];
-    size_t at_once = MAX_PANELS;
-    for (; n_panels > 0; n_panels -= at_once) {
-        while (at_once > n_panels || !wide[at_once])
-            at_once--;
-        wide[at_once](&f);
-        f.y += at_once * SL_PANEL;
-        f.w += at_once * f.panel;
-    }
-}
 
 /* --- many rows ----------------------------------------------------------------------------------
  */
 
-/* Eight outputs of up to 6 rows over n_groups groups. */
-struct block {
-    float *y;
-    size_t ldy;
-    const struct sl_group *x;
-    size_t ldx, n_groups;
-    const uint8_t *scales, *w; /* of these outputs: steps are SL_STEP_CODES apart */
-    bool first;                /* sums start here, else they go on from y */
-};
-
 static ALWAYS_INLINE void block_dots(const int rows, const enum sl_dtype type, __m256i *sum,
-                                     const struct block *b, const struct sl_group *x,
+                                     const struct job *j, const struct sl_group *x,
                                      const uint8_t *w)
 {
     const __m256i ones = _mm256_set1_epi16(1);
@@ -253,13 +203,13 @@ static ALWAYS_INLINE void block_dots(const int rows, const enum sl_dtype type, _
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
         sum[r] = type == SL_DTYPE_Q8 ? _mm256_setzero_si256()
-                                     : _mm256_set1_epi32(x[(size_t)r * b->ldx].offset);
+                                     : _mm256_set1_epi32(x[(size_t)r * j->ldx].offset);
 #pragma GCC unroll 8
     for (size_t s = 0; s < SL_STEPS; s++, w += SL_STEP_CODES) {
         __m256i v = load32(w), a = type == SL_DTYPE_Q8 ? _mm256_abs_epi8(v) : v;
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++) {
-            __m256i q = four_inputs(x[(size_t)r * b->ldx].q + s * SL_STEP);
+            __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
             if (type == SL_DTYPE_Q8) {
                 __m256i m = _mm256_maddubs_epi16(a, _mm256_sign_epi8(q, v));
                 sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(m, ones));
@@ -273,109 +223,63 @@ static ALWAYS_INLINE void block_dots(const int rows, const enum sl_dtype type, _
     }
 }
 
-static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const struct block *b)
+/* Outputs 0 … 7 or 8 … 15. */
+static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const size_t half,
+                                const struct job *j)
 {
     __m256 acc[MAX_ROWS];
     __m256i sum[MAX_ROWS];
-    const struct sl_group *x = b->x;
-    const uint8_t *w = b->w, *scales = b->scales;
+    const struct sl_group *x = j->x;
+    const uint8_t *w = j->w + half * 32, *scales = j->scales + half * 16;
+    float *y = j->y + half * 8;
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
-        acc[r] = b->first ? _mm256_setzero_ps() : _mm256_loadu_ps(b->y + (size_t)r * b->ldy);
-    for (size_t g = 0; g < b->n_groups; g++) {
-        block_dots(rows, type, sum, b, x, w);
+        acc[r] = j->first ? _mm256_setzero_ps() : _mm256_loadu_ps(y + (size_t)r * j->ldy);
+    for (size_t g = 0; g < j->n_groups; g++) {
+        block_dots(rows, type, sum, j, x, w);
         __m256 d = scales8(scales);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++)
-            acc[r] = add_group(acc[r], sum[r], d, x[(size_t)r * b->ldx].scale);
+            acc[r] = add_group(acc[r], sum[r], d, x[(size_t)r * j->ldx].scale);
         x++;
         w += SL_Q8_GROUP;
         scales += SL_GROUP_SCALES;
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
-        _mm256_storeu_ps(b->y + (size_t)r * b->ldy, acc[r]);
+        _mm256_storeu_ps(y + (size_t)r * j->ldy, acc[r]);
 }
 
-typedef void block_fn(const struct block *b);
+static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_dtype type,
+                               const bool ready, const struct job *j)
+{
+    if (!ready)
+        few_tile(rows, panels, type, j);
+    for (size_t half = 0; ready && half < 2; half++)
+        block(rows, type, half, j);
+}
 
-#define BLOCK(R, TYPE)                                                                             \
-    static void block_##R##_##TYPE(const struct block *b)                                          \
-    {                                                                                              \
-        block(R, SL_DTYPE_##TYPE, b);                                                              \
-    }
-/* Rows come in blocks as equal as can be, so that seven are three and four. */
-#define BLOCKS(X, TYPE) X(3, TYPE) X(4, TYPE) X(5, TYPE) X(6, TYPE)
-BLOCKS(BLOCK, Q8)
-BLOCKS(BLOCK, Q4)
+/* Blocks of rows are as equal as can be, so that seven are three and four. */
+#define READIES(X, TYPE) X(3, TYPE) X(4, TYPE) X(5, TYPE) X(6, TYPE)
 
-#define BLOCK_ENTRY(R, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R] = block_##R##_##TYPE,
-static block_fn *const blocks[2][MAX_ROWS + 1] = {BLOCKS(BLOCK_ENTRY, Q8) BLOCKS(BLOCK_ENTRY, Q4)};
-
-static void look_up(uint8_t *to, const uint8_t *levels, const uint8_t *codes, size_t n_groups)
+/* Q8's codes are as good as they are. */
+static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint8_t *w,
+                                 size_t n_groups, const uint8_t *levels)
 {
     const __m256i table = level_table(levels);
-    for (size_t i = 0; i < n_groups * SL_STEPS; i++, codes += 32, to += SL_STEP_CODES) {
-        struct pair v = levels64(table, load32(codes));
+    uint8_t *to = buffer;
+    if (type == SL_DTYPE_Q8)
+        return w;
+    for (size_t i = 0; i < n_groups * SL_STEPS; i++, w += 32, to += SL_STEP_CODES) {
+        struct pair v = levels64(table, load32(w));
         _mm256_store_si256((__m256i *)(void *)to, v.lo);
         _mm256_store_si256((__m256i *)(void *)(to + 32), v.hi);
     }
+    return buffer;
 }
 
-/* One panel for all rows. */
-static void many_rows(const struct few *f, size_t rows, enum sl_dtype type)
-{
-    _Alignas(SL_ALIGN) uint8_t levels[K_GROUPS * SL_Q8_GROUP];
-    const uint8_t *codes = f->w + sl_scales_bytes(f->n_groups);
-    const size_t n_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
-    for (size_t g = 0, n; g < f->n_groups; g += n) {
-        n = f->n_groups - g < K_GROUPS ? f->n_groups - g : K_GROUPS;
-        const uint8_t *w = codes + g * sl_group_bytes(type);
-        if (type != SL_DTYPE_Q8) {
-            look_up(levels, f->levels, w, n);
-            w = levels;
-        }
-        for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
-            end = rows * (i + 1) / n_blocks;
-            for (size_t half = 0; half < 2; half++) {
-                const struct block b = {.y = f->y + r * f->ldy + half * 8,
-                                        .ldy = f->ldy,
-                                        .x = f->x + r * f->ldx + g,
-                                        .ldx = f->ldx,
-                                        .n_groups = n,
-                                        .scales = f->w + g * SL_GROUP_SCALES + half * 16,
-                                        .w = w + half * 32,
-                                        .first = g == 0};
-                blocks[type != SL_DTYPE_Q8][end - r](&b);
-            }
-        }
-    }
-}
-
-void sl_avx2_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
-                      const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
-                      size_t panel_end)
-{
-    assert(sl_is_quantised(type));
-    size_t n_groups = sl_groups(n_in);
-    struct few f = {.y = y + panel_begin * SL_PANEL,
-                    .ldy = ldy,
-                    .x = x,
-                    .ldx = ldx,
-                    .n_groups = n_groups,
-                    .panel = sl_q_panel_bytes(type, n_groups),
-                    .levels = sl_levels_of(type)};
-    f.w = (const uint8_t *)panels + panel_begin * f.panel;
-    if (panel_begin >= panel_end || rows == 0)
-        return;
-    if (rows <= FEW_ROWS || n_in == 0) {
-        for (size_t r = 0; r < rows; r += FEW_ROWS, f.x += FEW_ROWS * ldx, f.y += FEW_ROWS * ldy)
-            few_rows(f, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
-        return;
-    }
-    for (size_t p = panel_begin; p < panel_end; p++, f.y += SL_PANEL, f.w += f.panel)
-        many_rows(&f, rows, type);
-}
+#define SL_MATMUL_Q sl_avx2_matmul_q
+#include "engine/kernels/quant_of.h"
 
 /* --- inputs -------------------------------------------------------------------------------------
  */

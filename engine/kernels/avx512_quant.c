@@ -5,19 +5,16 @@
  * unsigned: Q8 codes are taken plus 128, Q4 levels as they are, and what that adds too much is
  * known of the row's group (its offset, -16 Σ q) and starts the sum.
  *
- * Few rows (up to 4): bound by reading, some panels at once, prefetched ahead. Many rows: the first
- * thing is to make unsigned codes of a block of k, in a buffer; then up to 12 rows at a time. */
-#include <assert.h>
-
+ * Few rows (up to 4): some panels at once, prefetched ahead. Many rows: codes are made unsigned
+ * once, then up to 12 rows at a time. */
 #include "engine/kernels/avx512.h"
-#include "engine/kernels/quant.h"
+#include "engine/kernels/quant_tile.h"
 
 enum {
     FEW_ROWS = 4,
     MAX_PANELS = 4,
     MAX_SUMS = 8, /* rows × panels of a tile */
-    MAX_ROWS = 12,
-    K_GROUPS = 32 /* of a block of k: 16 KiB of codes */
+    MAX_ROWS = 12
 };
 
 static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *w,
@@ -57,18 +54,6 @@ static ALWAYS_INLINE __m512 add_group(__m512 acc, __m512i sum, __m512 d, float s
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, _mm512_set1_ps(s)), acc);
 }
 
-/* Some rows × panels over n_groups groups. */
-struct job {
-    float *y;
-    size_t ldy;
-    const struct sl_group *x;
-    size_t ldx, n_groups;
-    const uint8_t *scales, *w;
-    size_t panel;          /* bytes from one panel to the next */
-    bool first;            /* sums start here, else they go on from y */
-    const uint8_t *levels; /* of 4-bit codes */
-};
-
 /* `ready`: the codes are unsigned already, 64 bytes a step. */
 static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_dtype type,
                                const bool ready, const struct job *j)
@@ -85,7 +70,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         acc[i] = j->first ? _mm512_setzero_ps() : _mm512_loadu_ps(y);
     }
     for (size_t g = 0; g < j->n_groups; g++, x++, scales += SL_GROUP_SCALES) {
-        const size_t ahead = sl_ahead(type, j->n_groups, panel, (size_t)panels, g);
+        const size_t ahead = ahead_of(type, j->n_groups, panel, (size_t)panels, g);
 #pragma GCC unroll 12
         for (int i = 0; i < rows * panels; i++)
             sum[i] = start(type, x[(size_t)(i % rows) * ldx].offset);
@@ -121,19 +106,17 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
                          acc[i]);
 }
 
-typedef void tile_fn(const struct job *j);
+static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint8_t *w,
+                                 size_t n_groups, const uint8_t *levels)
+{
+    size_t step = type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
+    uint8_t *to = buffer;
+    for (size_t i = 0; i < n_groups * SL_STEPS; i++, to += SL_STEP_CODES, w += step)
+        _mm512_store_si512(to, type == SL_DTYPE_Q8 ? unsigned_codes(SL_DTYPE_Q8, w, levels)
+                                                   : unsigned_codes(SL_DTYPE_Q4, w, levels));
+    return buffer;
+}
 
-#define TILE(R, P, TYPE)                                                                           \
-    static void tile_##R##_##P##_##TYPE(const struct job *j)                                       \
-    {                                                                                              \
-        tile(R, P, SL_DTYPE_##TYPE, false, j);                                                     \
-    }
-#define READY(R, TYPE)                                                                             \
-    static void ready_##R##_##TYPE(const struct job *j)                                            \
-    {                                                                                              \
-        tile(R, 1, SL_DTYPE_##TYPE, true, j);                                                      \
-    }
-/* X(rows, panels, type) */
 #define TILES(X, TYPE)                                                                             \
     X(1, 1, TYPE)                                                                                  \
     X(1, 2, TYPE)                                                                                  \
@@ -155,91 +138,6 @@ typedef void tile_fn(const struct job *j);
     X(10, TYPE)                                                                                    \
     X(11, TYPE)                                                                                    \
     X(12, TYPE)
-TILES(TILE, Q8)
-TILES(TILE, Q4)
-READIES(READY, Q8)
-READIES(READY, Q4)
 
-#define TILE_ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R][P] = tile_##R##_##P##_##TYPE,
-static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, Q8)
-                                                                    TILES(TILE_ENTRY, Q4)};
-#define READY_ENTRY(R, TYPE) [SL_DTYPE_##TYPE - SL_DTYPE_Q8][R] = ready_##R##_##TYPE,
-static tile_fn *const readies[2][MAX_ROWS + 1] = {READIES(READY_ENTRY, Q8)
-                                                      READIES(READY_ENTRY, Q4)};
-
-static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_panels)
-{
-    tile_fn *const *wide = tiles[type != SL_DTYPE_Q8][rows];
-    size_t at_once = MAX_PANELS;
-    for (; n_panels > 0; n_panels -= at_once) {
-        while (at_once > n_panels || !wide[at_once])
-            at_once--;
-        wide[at_once](&j);
-        j.y += at_once * SL_PANEL;
-        j.w += at_once * j.panel;
-        j.scales += at_once * j.panel;
-    }
-}
-
-static void make_ready(uint8_t *to, enum sl_dtype type, const uint8_t *w, size_t n_groups,
-                       const uint8_t *levels)
-{
-    size_t step = type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
-    for (size_t i = 0; i < n_groups * SL_STEPS; i++, to += SL_STEP_CODES, w += step)
-        _mm512_store_si512(to, type == SL_DTYPE_Q8 ? unsigned_codes(SL_DTYPE_Q8, w, levels)
-                                                   : unsigned_codes(SL_DTYPE_Q4, w, levels));
-}
-
-/* One panel for all rows. */
-static void many_rows(const struct job *all, size_t rows, enum sl_dtype type)
-{
-    _Alignas(SL_ALIGN) uint8_t codes[K_GROUPS * SL_Q8_GROUP];
-    const size_t n_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
-    for (size_t g = 0, n; g < all->n_groups; g += n) {
-        n = all->n_groups - g < K_GROUPS ? all->n_groups - g : K_GROUPS;
-        make_ready(codes, type, all->w + g * sl_group_bytes(type), n, all->levels);
-        for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
-            end = rows * (i + 1) / n_blocks;
-            const struct job j = {.y = all->y + r * all->ldy,
-                                  .ldy = all->ldy,
-                                  .x = all->x + r * all->ldx + g,
-                                  .ldx = all->ldx,
-                                  .n_groups = n,
-                                  .scales = all->scales + g * SL_GROUP_SCALES,
-                                  .w = codes,
-                                  .first = g == 0};
-            readies[type != SL_DTYPE_Q8][end - r](&j);
-        }
-    }
-}
-
-void sl_avx512_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
-                        const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
-                        size_t panel_end)
-{
-    assert(sl_is_quantised(type));
-    size_t n_groups = sl_groups(n_in);
-    struct job j = {.y = y + panel_begin * SL_PANEL,
-                    .ldy = ldy,
-                    .x = x,
-                    .ldx = ldx,
-                    .n_groups = n_groups,
-                    .panel = sl_q_panel_bytes(type, n_groups),
-                    .first = true,
-                    .levels = sl_levels_of(type)};
-    if (panel_begin >= panel_end || rows == 0)
-        return;
-    j.scales = (const uint8_t *)panels + panel_begin * j.panel;
-    j.w = j.scales + sl_scales_bytes(n_groups);
-    if (rows <= FEW_ROWS || n_in == 0) {
-        for (size_t r = 0; r < rows; r += FEW_ROWS, j.x += FEW_ROWS * ldx, j.y += FEW_ROWS * ldy)
-            few_rows(j, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
-        return;
-    }
-    for (size_t p = panel_begin; p < panel_end; p++) {
-        many_rows(&j, rows, type);
-        j.y += SL_PANEL;
-        j.w += j.panel;
-        j.scales += j.panel;
-    }
-}
+#define SL_MATMUL_Q sl_avx512_matmul_q
+#include "engine/kernels/quant_of.h"

@@ -10,7 +10,8 @@
 #include "engine/kernels/neon_quant.h"
 
 enum {
-    MAX_ROWS = 2,
+    FEW_ROWS = 2,
+    MAX_ROWS = FEW_ROWS,
     MAX_PANELS = 2,
     MAX_SUMS = 2 /* rows × panels of a tile: eight registers each, and four of the sums in f32 */
 };
@@ -37,7 +38,7 @@ static ALWAYS_INLINE void multiply(const bool first, int16x8_t *part, const int8
 
 static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_dtype type,
                                const bool ready, int32x4_t (*sum)[REGISTERS], const struct job *j,
-                               const uint8_t *w, const struct sl_group *x)
+                               int8x16_t levels, const uint8_t *w, const struct sl_group *x)
 {
     const size_t run = type == SL_DTYPE_Q8 ? 2 : SL_STEPS; /* steps that fit in 16 bits */
     int32x4_t pairs[MAX_SUMS][2 * REGISTERS];
@@ -53,7 +54,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
                 const uint8_t *at = w + (size_t)p * j->panel + t * step_bytes(type, ready);
                 int8x16_t codes[REGISTERS];
                 read_ahead(panels, ready, at);
-                step_codes(type, ready, codes, at, j->levels);
+                step_codes(type, ready, codes, at, levels);
 #pragma GCC unroll 2
                 for (int r = 0; r < rows; r++)
                     multiply(t == s, part[p * rows + r], codes,
@@ -74,7 +75,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
     }
 }
 
-#define ROWS(X, TYPE) X(1, TYPE) X(2, TYPE)
+#define READIES(X, TYPE) X(1, TYPE) X(2, TYPE)
 #define TILES(X, TYPE) X(1, 1, TYPE) X(1, 2, TYPE) X(2, 1, TYPE)
 
 #define SL_MATMUL_Q sl_neon_matmul_q

@@ -4,25 +4,15 @@
 #define SLATE_KERNELS_NEON_QUANT_H
 
 #include "engine/kernels/neon.h"
-#include "engine/kernels/quant.h"
+#include "engine/kernels/quant_tile.h"
 
-enum {
-    REGISTERS = 4, /* of a step's 64 codes, and of 16 outputs' sums */
-    K_GROUPS = 32, /* of a block of k: 16 KiB of levels */
-    AHEAD_BYTES = 8192
-};
+enum { REGISTERS = 4 }; /* of a step's 64 codes, and of 16 outputs' sums */
 
-/* Some rows × panels over n_groups groups. */
-struct job {
-    float *y;
-    size_t ldy;
-    const struct sl_group *x;
-    size_t ldx, n_groups;
-    const uint8_t *scales, *w;
-    size_t panel;     /* bytes from one panel to the next */
-    bool first;       /* sums start here, else they go on from y */
-    int8x16_t levels; /* of 4-bit codes, from the zero */
-};
+/* Of 4-bit codes, from the zero. */
+static ALWAYS_INLINE int8x16_t signed_levels(const uint8_t *levels)
+{
+    return vreinterpretq_s8_u8(vsubq_u8(vld1q_u8(levels), vdupq_n_u8(SL_Q4_ZERO)));
+}
 
 /* A step's codes as signed numbers: register i has four inputs of outputs 4i … 4i + 3. `ready`:
  * they are that already, else 4-bit ones are looked up. */

@@ -6,7 +6,8 @@
 #include "engine/kernels/neon_quant.h"
 
 enum {
-    MAX_ROWS = 4,
+    FEW_ROWS = 4,
+    MAX_ROWS = FEW_ROWS,
     MAX_PANELS = 4,
     MAX_SUMS = 4 /* rows × panels of a tile, four registers each */
 };
@@ -28,7 +29,7 @@ static ALWAYS_INLINE int32x4_t add_dots(int32x4_t sum, int8x16_t codes, int8x16_
 
 static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_dtype type,
                                const bool ready, int32x4_t (*sum)[REGISTERS], const struct job *j,
-                               const uint8_t *w, const struct sl_group *x)
+                               int8x16_t levels, const uint8_t *w, const struct sl_group *x)
 {
     int8x16_t q[MAX_ROWS]; /* 16 inputs: four steps */
 #pragma GCC unroll 16
@@ -43,7 +44,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
         for (int p = 0; p < panels; p++) {
             int8x16_t codes[REGISTERS];
             read_ahead(panels, ready, w + (size_t)p * j->panel);
-            step_codes(type, ready, codes, w + (size_t)p * j->panel, j->levels);
+            step_codes(type, ready, codes, w + (size_t)p * j->panel, levels);
 #pragma GCC unroll 16
             for (int i = 0; i < rows * REGISTERS; i++) {
                 int32x4_t *to = &sum[p * rows + i / REGISTERS][i % REGISTERS];
@@ -53,7 +54,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
     }
 }
 
-#define ROWS(X, TYPE) X(2, TYPE) X(3, TYPE) X(4, TYPE)
+#define READIES(X, TYPE) X(2, TYPE) X(3, TYPE) X(4, TYPE)
 #define TILES(X, TYPE)                                                                             \
     X(1, 1, TYPE)                                                                                  \
     X(1, 2, TYPE)                                                                                  \

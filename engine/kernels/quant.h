@@ -67,17 +67,4 @@ static inline size_t sl_q_panel_bytes(enum sl_dtype type, size_t n_groups)
     return sl_scales_bytes(n_groups) + n_groups * sl_group_bytes(type);
 }
 
-/* How far on lies what to ask memory for, from group g of one of the `panels` panels that are read
- * side by side: some groups on in the same panel, or at the start of the panel that is its place in
- * the next round. SL_AHEAD_BYTES over all streams: what the processor's own prefetching does not
- * do. */
-enum { SL_AHEAD_BYTES = 8192 };
-
-static inline size_t sl_ahead(enum sl_dtype type, size_t n_groups, size_t panel, size_t panels,
-                              size_t g)
-{
-    size_t bytes = sl_group_bytes(type), far = SL_AHEAD_BYTES / panels / bytes;
-    return far * bytes + (g + far < n_groups ? 0 : panels * panel - n_groups * bytes);
-}
-
 #endif
