@@ -306,16 +306,10 @@ static void quantise_group(struct sl_group *y, const float *x)
     __m256i top = _mm256_setzero_si256(), n[4];
     for (size_t i = 0; i < 4; i++)
         top = _mm256_max_epi32(top, _mm256_and_si256(load32(x + 8 * i), magnitude));
-    int32_t bits = fold_max(top);
-    float m;
-    memcpy(&m, &bits, sizeof m);
-    bool finite = bits < 0x7f800000;
-    if (!finite || m < SL_QUANTISE_MIN) {
-        *y = (struct sl_group){.scale = finite ? 0 : NAN};
+    float factor;
+    if (!sl_group_scale(y, (uint32_t)fold_max(top), &factor))
         return;
-    }
-    y->scale = m / 127;
-    __m256 inverse = _mm256_set1_ps(127 / m);
+    __m256 inverse = _mm256_set1_ps(factor);
     for (size_t i = 0; i < 4; i++)
         n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
     __m256i sum = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
@@ -329,11 +323,5 @@ static void quantise_group(struct sl_group *y, const float *x)
 
 void sl_avx2_quantise(struct sl_group *y, const float *x, size_t n)
 {
-    for (; n >= SL_GROUP; n -= SL_GROUP, x += SL_GROUP, y++)
-        quantise_group(y, x);
-    if (n > 0) {
-        float rest[SL_GROUP] = {0};
-        memcpy(rest, x, n * sizeof *x);
-        quantise_group(y, rest);
-    }
+    sl_quantise_row(quantise_group, y, x, n);
 }

@@ -4,9 +4,6 @@
  * Bytes are multiplied to 16 bits and added up there as long as they fit, then added by pairs in 32
  * bits. Q8: two products, 2 · 128 · 127 = 32,512 in magnitude. Q4: levels are at most 16 from the
  * zero, so all eight steps of a group: 8 · 16 · 127 = 16,256. */
-#include <math.h>
-#include <string.h>
-
 #include "engine/kernels/neon_quant.h"
 
 enum {
@@ -88,21 +85,14 @@ static void quantise_group(struct sl_group *y, const float *x)
 {
     enum { N = SL_GROUP / 4 };
     float32x4_t v[N];
-    uint32x4_t top = vdupq_n_u32(0); /* magnitudes have the order of their bits; NaN is above all */
+    uint32x4_t top = vdupq_n_u32(0);
+    float inverse;
     for (int i = 0; i < N; i++) {
         v[i] = vld1q_f32(x + (ptrdiff_t)4 * i);
         top = vmaxq_u32(top, vreinterpretq_u32_f32(vabsq_f32(v[i])));
     }
-    uint32_t bits = vmaxvq_u32(top);
-    float m;
-    memcpy(&m, &bits, sizeof m);
-    bool finite = bits < 0x7f800000;
-    if (!finite || m < SL_QUANTISE_MIN) {
-        *y = (struct sl_group){.scale = finite ? 0 : NAN};
+    if (!sl_group_scale(y, vmaxvq_u32(top), &inverse))
         return;
-    }
-    y->scale = m / 127;
-    float inverse = 127 / m;
     int32x4_t n[N], sum = vdupq_n_s32(0);
     for (int i = 0; i < N; i++) {
         n[i] = vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse));
@@ -118,11 +108,5 @@ static void quantise_group(struct sl_group *y, const float *x)
 
 void sl_neon_quantise(struct sl_group *y, const float *x, size_t n)
 {
-    for (; n >= SL_GROUP; n -= SL_GROUP, x += SL_GROUP, y++)
-        quantise_group(y, x);
-    if (n > 0) {
-        float rest[SL_GROUP] = {0};
-        memcpy(rest, x, n * sizeof *x);
-        quantise_group(y, rest);
-    }
+    sl_quantise_row(quantise_group, y, x, n);
 }

@@ -6,7 +6,6 @@
  * aligned: tensors lie in a mapped file wherever its header put them. */
 #include <assert.h>
 
-#include "engine/kernels/convert.h"
 #include "engine/kernels/quant.h"
 
 enum { BLOCK = 64 };

@@ -15,9 +15,6 @@
 
 #include <assert.h>
 
-#include "engine/kernels/convert.h"
-#include "engine/kernels/tables.h"
-
 const uint8_t sl_q4_levels[16] = {0, 3, 5, 7, 9, 11, 13, 15, 16, 18, 20, 22, 24, 26, 28, 31};
 const uint8_t sl_q4_0_levels[16] = {8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23};
 
@@ -177,28 +174,27 @@ void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_ou
 /* --- the scalar truth ---------------------------------------------------------------------------
  */
 
-static void quantise_group(struct sl_group *y, const float *x, size_t n)
+static void quantise_group(struct sl_group *y, const float *x)
 {
-    uint32_t top = 0; /* magnitudes have the order of their bits; NaN is above all */
-    for (size_t i = 0; i < n; i++) {
+    uint32_t top = 0;
+    float inverse;
+    for (size_t i = 0; i < SL_GROUP; i++) {
         uint32_t bits = sl_f32_bits(x[i]) & 0x7fffffff;
         top = bits > top ? bits : top;
     }
-    float m = sl_f32_from_bits(top), inverse = 127 / m;
-    bool finite = top < 0x7f800000, counts = finite && m >= SL_QUANTISE_MIN;
+    if (!sl_group_scale(y, top, &inverse))
+        return;
     int32_t sum = 0;
     for (size_t i = 0; i < SL_GROUP; i++) {
-        y->q[i] = (int8_t)(counts && i < n ? nearest(x[i] * inverse) : 0);
+        y->q[i] = (int8_t)nearest(x[i] * inverse);
         sum += y->q[i];
     }
-    y->scale = counts ? m / 127 : finite ? 0 : NAN;
     y->offset = -16 * sum;
 }
 
 void sl_ref_quantise(struct sl_group *y, const float *x, size_t n)
 {
-    for (size_t i = 0; i < n; i += SL_GROUP)
-        quantise_group(y++, x + i, n - i < SL_GROUP ? n - i : SL_GROUP);
+    sl_quantise_row(quantise_group, y, x, n);
 }
 
 /* What the integer products of 16 outputs and a row's group add up to. */

@@ -15,7 +15,11 @@
 #ifndef SLATE_KERNELS_QUANT_H
 #define SLATE_KERNELS_QUANT_H
 
-#include "engine/kernels/kernels.h"
+#include <math.h>
+#include <string.h>
+
+#include "engine/kernels/convert.h"
+#include "engine/kernels/tables.h"
 
 enum {
     SL_STEP = 4,                   /* inputs of a step */
@@ -34,8 +38,6 @@ static inline const uint8_t *sl_levels_of(enum sl_dtype type)
 {
     return type == SL_DTYPE_Q4_0 ? sl_q4_0_levels : sl_q4_levels;
 }
-
-#define SL_QUANTISE_MIN 0x1p-100F
 
 /* A matrix of floats as sl_pack_matrix() is told of it. */
 struct sl_pack_source {
@@ -65,6 +67,36 @@ static inline size_t sl_scales_bytes(size_t n_groups)
 static inline size_t sl_q_panel_bytes(enum sl_dtype type, size_t n_groups)
 {
     return sl_scales_bytes(n_groups) + n_groups * sl_group_bytes(type);
+}
+
+/* --- quantise() --- */
+
+/* Of a group whose largest magnitude has the bits `top` (which have the order of magnitudes; NaN is
+ * above all): its scale, and what its inputs are multiplied by. False: y is done, all of it. */
+static inline bool sl_group_scale(struct sl_group *y, uint32_t top, float *ret_inverse)
+{
+    float m = sl_f32_from_bits(top);
+    bool finite = top < 0x7f800000;
+    if (!finite || m < 0x1p-100F) {
+        *y = (struct sl_group){.scale = finite ? 0 : NAN};
+        return false;
+    }
+    y->scale = m / 127;
+    *ret_inverse = 127 / m;
+    return true;
+}
+
+/* A row by what does one group; the last one is filled up with zeros. */
+static ALWAYS_INLINE void sl_quantise_row(void (*group)(struct sl_group *y, const float *x),
+                                          struct sl_group *y, const float *x, size_t n)
+{
+    for (; n >= SL_GROUP; n -= SL_GROUP, x += SL_GROUP, y++)
+        group(y, x);
+    if (n > 0) {
+        float rest[SL_GROUP] = {0};
+        memcpy(rest, x, n * sizeof *x);
+        group(y, rest);
+    }
 }
 
 #endif

@@ -6,7 +6,6 @@
 #define SLATE_KERNELS_QUANT_TILE_H
 
 #include "engine/kernels/quant.h"
-#include "engine/kernels/tables.h"
 
 enum {
     K_GROUPS = 32,     /* of a block of k: 16 KiB of codes */
