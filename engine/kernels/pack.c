@@ -101,7 +101,7 @@ static void store(char *dst, enum sl_dtype type, float block[SL_PANEL][BLOCK], s
 typedef uint16_t lanes_16 __attribute__((vector_size(16)));
 typedef uint32_t lanes_32 __attribute__((vector_size(16)));
 
-enum { N_16 = 8, N_32 = 4 }; /* lanes */
+enum { VECTOR = sizeof(lanes_16), N_16 = 8, N_32 = 4 }; /* bytes, and lanes */
 
 static void turn_16(lanes_16 row[N_16])
 {
@@ -128,41 +128,33 @@ static void turn_32(lanes_32 row[N_32])
     }
 }
 
-/* dst[i][j] = block[j][i] for i < n; dst may have room for n alone. */
-static void turn_block_16(char *dst, uint16_t block[SL_PANEL][BLOCK], size_t n)
+/* dst[i][j] = block[j][i] for i < n, of elements of `size` bytes, rows of the block BLOCK of them;
+ * dst may have room for n alone. */
+static ALWAYS_INLINE void turn_block(char *dst, const char *block, const size_t size, size_t n)
 {
-    uint16_t to[BLOCK][SL_PANEL];
-    for (size_t i = 0; i < n; i += N_16)
-        for (size_t j = 0; j < SL_PANEL; j += N_16) {
-            lanes_16 row[N_16];
-            for (size_t k = 0; k < N_16; k++)
-                memcpy(&row[k], &block[j + k][i], sizeof *row);
-            turn_16(row);
-            for (size_t k = 0; k < N_16; k++)
-                memcpy(&to[i + k][j], &row[k], sizeof *row);
+    const size_t lanes = VECTOR / size;
+    char to[sizeof(uint32_t) * BLOCK * SL_PANEL];
+    for (size_t i = 0; i < n; i += lanes)
+        for (size_t j = 0; j < SL_PANEL; j += lanes) {
+            union {
+                lanes_16 of_16[N_16];
+                lanes_32 of_32[N_32];
+            } rows;
+            for (size_t k = 0; k < lanes; k++)
+                memcpy((char *)&rows + k * VECTOR, block + ((j + k) * BLOCK + i) * size, VECTOR);
+            if (size == sizeof(uint16_t))
+                turn_16(rows.of_16);
+            else
+                turn_32(rows.of_32);
+            for (size_t k = 0; k < lanes; k++)
+                memcpy(to + ((i + k) * SL_PANEL + j) * size, (char *)&rows + k * VECTOR, VECTOR);
         }
-    memcpy(dst, to, n * sizeof *to);
-}
-
-static void turn_block_32(char *dst, uint32_t block[SL_PANEL][BLOCK], size_t n)
-{
-    uint32_t to[BLOCK][SL_PANEL];
-    for (size_t i = 0; i < n; i += N_32)
-        for (size_t j = 0; j < SL_PANEL; j += N_32) {
-            lanes_32 row[N_32];
-            for (size_t k = 0; k < N_32; k++)
-                memcpy(&row[k], &block[j + k][i], sizeof *row);
-            turn_32(row);
-            for (size_t k = 0; k < N_32; k++)
-                memcpy(&to[i + k][j], &row[k], sizeof *row);
-        }
-    memcpy(dst, to, n * sizeof *to);
+    memcpy(dst, to, n * SL_PANEL * size);
 }
 
 /* n elements of a row of `size` bytes each, `step` bytes apart; what is beyond them is zero. */
-static void move_row(void *block, const char *row, size_t step, size_t size, size_t n)
+static void move_row(char *to, const char *row, size_t step, size_t size, size_t n)
 {
-    char *to = block;
     if (step == size && n)
         memcpy(to, row, n * size);
     for (size_t i = 0; i < n && step != size; i++)
@@ -173,16 +165,14 @@ static void move_row(void *block, const char *row, size_t step, size_t size, siz
 static void move(char *dst, const char *src, size_t size, size_t outputs, size_t stride_out,
                  size_t stride_in, size_t n)
 {
-    uint16_t half[SL_PANEL][BLOCK];
-    uint32_t whole[SL_PANEL][BLOCK];
+    char block[sizeof(uint32_t) * SL_PANEL * BLOCK];
     for (size_t j = 0; j < SL_PANEL; j++)
-        move_row(size == sizeof **half ? (void *)half[j] : (void *)whole[j],
-                 j < outputs ? src + j * stride_out * size : NULL, stride_in * size, size,
-                 j < outputs ? n : 0);
-    if (size == sizeof **half)
-        turn_block_16(dst, half, n);
+        move_row(block + j * BLOCK * size, j < outputs ? src + j * stride_out * size : NULL,
+                 stride_in * size, size, j < outputs ? n : 0);
+    if (size == sizeof(uint16_t))
+        turn_block(dst, block, sizeof(uint16_t), n);
     else
-        turn_block_32(dst, whole, n);
+        turn_block(dst, block, sizeof(uint32_t), n);
 }
 
 /* --- the whole -----------------------------------------------------------------------------------
