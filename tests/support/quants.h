@@ -1,0 +1,39 @@
+/* quants.h: Q8 and Q4 matrices for tests: their layout, read from the words of
+ * engine/kernels/quant.h by plain code; nothing of its code is used. What is returned is for
+ * sl_free(), and exactly as large as the contract says. */
+#ifndef SLATE_TESTS_QUANTS_H
+#define SLATE_TESTS_QUANTS_H
+
+#include "engine/kernels/kernels.h"
+
+enum { QUANT_TYPES = 3 };
+extern const enum sl_dtype quant_types[QUANT_TYPES];
+
+/* Every table but `ref`. */
+#define FOR_TABLES(k, ref)                                                                         \
+    for (const char *const *name_ = sl_kernels_names(); *name_; name_++)                           \
+        for (const struct sl_kernels *k = sl_kernels_find(*name_); k && k != (ref); k = NULL)
+
+float *quant_floats(size_t n);
+
+extern const int quant_levels[16]; /* of Q4 codes, from the zero */
+
+struct quant_place {
+    size_t scale, code;
+    unsigned shift; /* of a Q4 code in its byte */
+};
+
+/* Of the weight of output o and input k. */
+struct quant_place quant_place_of(enum sl_dtype type, size_t n_in, size_t o, size_t k);
+double quant_weight_at(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t o,
+                       size_t k);
+
+/* Panels of random blocks: codes of any kind (-128 too), scales of a size that weights have. *ret
+ * (may be NULL): the blocks; of whole groups only, what lies beyond n_in is a code like others. */
+unsigned char *quant_from_blocks(enum sl_dtype type, size_t n_out, size_t n_in, uint64_t seed,
+                                 unsigned char **ret);
+
+/* w, packed; of Q4_0, which comes from files only, any codes. */
+unsigned char *quant_pack(enum sl_dtype type, const float *w, size_t n_out, size_t n_in);
+
+#endif

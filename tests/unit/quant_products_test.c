@@ -1,0 +1,263 @@
+/* quant_products_test.c: products of Q8 and Q4 matrices: the scalar one against sums in double
+ * precision, and every table against the scalar one, bit for bit: shapes that fit nothing, the
+ * largest sums there can be, and inputs that are no numbers. All buffers are exactly as large as
+ * the contract says, for the address sanitizer. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/kernels/kernels.h"
+#include "tests/support/floats.h"
+#include "tests/support/quants.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static const struct sl_kernels *ref;
+
+static struct sl_group *quantised(const float *x, size_t rows, size_t n_in, size_t *ret_ld)
+{
+    size_t ld = sl_groups(n_in) + 1; /* a gap that holds nothing of use */
+    struct sl_group *q = sl_malloc((rows * ld - 1) * sizeof *q);
+    assert_non_null(q);
+    memset(q, 0x7f, (rows * ld - 1) * sizeof *q);
+    for (size_t r = 0; r < rows; r++)
+        ref->quantise(q + r * ld, x + r * n_in, n_in);
+    *ret_ld = ld;
+    return q;
+}
+
+static void products_are_accurate(void **state)
+{
+    (void)state;
+    enum { OUT = 21, IN = 150, ROWS = 3, LDY = 40 };
+    float *w = quant_floats((size_t)OUT * IN), *x = quant_floats((size_t)ROWS * IN), y[ROWS * LDY];
+    fill_uniform(w, (size_t)OUT * IN, 1);
+    fill_uniform(x, (size_t)ROWS * IN, 2);
+    size_t ld;
+    struct sl_group *q = quantised(x, ROWS, IN, &ld);
+    for (size_t t = 0; t < QUANT_TYPES; t++) {
+        unsigned char *p = quant_pack(quant_types[t], w, OUT, IN);
+        ref->matmul_q(y, LDY, q, ld, ROWS, p, quant_types[t], IN, 0, sl_panels(OUT));
+        for (size_t r = 0; r < ROWS; r++)
+            for (size_t o = 0; o < 32; o++) {
+                double want = 0, size = 0;
+                for (size_t k = 0; k < IN && o < OUT; k++) {
+                    const struct sl_group *g = &q[r * ld + k / 32];
+                    double a = quant_weight_at(p, quant_types[t], IN, o, k) * (double)g->scale *
+                               g->q[k % 32];
+                    want += a;
+                    size += fabs(a);
+                }
+                if (!(fabs((double)y[r * LDY + o] - want) <= size * 4e-7))
+                    fail_msg("%s [%zu][%zu] is %.8g, not %.8g", sl_dtype_name(quant_types[t]), r, o,
+                             (double)y[r * LDY + o], want);
+            }
+        sl_free(p);
+    }
+    sl_free(q);
+    sl_free(x);
+    sl_free(w);
+}
+
+/* Panels [begin, end) of one product; the rest of y must stay as it was. */
+static void check(const struct sl_kernels *k, const unsigned char *panels, enum sl_dtype type,
+                  const struct sl_group *x, size_t ldx, size_t rows, size_t n_in, size_t n_out,
+                  size_t begin, size_t end)
+{
+    size_t ldy = sl_panels(n_out) * SL_PANEL + 3, n = rows * ldy - 3;
+    float *got = quant_floats(n), *want = quant_floats(n);
+    for (size_t i = 0; i < n; i++)
+        got[i] = want[i] = 12345;
+    ref->matmul_q(want, ldy, x, ldx, rows, panels, type, n_in, begin, end);
+    k->matmul_q(got, ldy, x, ldx, rows, panels, type, n_in, begin, end);
+    size_t i = first_difference(got, want, n);
+    if (i < n)
+        fail_msg("%s %s, %zu rows of %zu to %zu, panels %zu to %zu: [%zu][%zu] is %a, not %a",
+                 k->name, sl_dtype_name(type), rows, n_in, n_out, begin, end, i / ldy, i % ldy,
+                 (double)got[i], (double)want[i]);
+    sl_free(got);
+    sl_free(want);
+}
+
+static const size_t many[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
+                              13, 14, 16, 18, 20, 22, 24, 25, 37, 64, 0};
+
+static void check_shape(enum sl_dtype type, size_t n_in, size_t n_out, int values)
+{
+    float *w = quant_floats(n_out * n_in);
+    fill_uniform(w, n_out * n_in, n_in * 1000 + n_out);
+    unsigned char *panels = quant_pack(type, w, n_out, n_in);
+    size_t end = sl_panels(n_out);
+    for (size_t i = 0; many[i]; i++) {
+        size_t n = many[i] * n_in, ld;
+        float *x = quant_floats(n);
+        if (values == 0)
+            fill_uniform(x, n, n);
+        else
+            fill_special(x, n, n, values == 2);
+        struct sl_group *q = quantised(x, many[i], n_in, &ld);
+        FOR_TABLES(k, ref)
+        {
+            check(k, panels, type, q, ld, many[i], n_in, n_out, 0, end);
+            if (end > 2)
+                check(k, panels, type, q, ld, many[i], n_in, n_out, 1, end - 1);
+        }
+        sl_free(q);
+        sl_free(x);
+    }
+    sl_free(panels);
+    sl_free(w);
+}
+
+static void odd_shapes(void **state)
+{
+    (void)state;
+    static const size_t ins[] = {1, 7, 32, 33, 64, 65, 300, 1056},
+                        outs[] = {1, 12, 16, 17, 33, 80, 113};
+    for (size_t t = 0; t < QUANT_TYPES; t++)
+        for (size_t i = 0; i < COUNT(ins); i++)
+            for (size_t o = 0; o < COUNT(outs); o++)
+                check_shape(quant_types[t], ins[i], outs[o], 0);
+}
+
+static void special_inputs(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < QUANT_TYPES; t++)
+        for (size_t n_in = 1; n_in < 100; n_in += 16)
+            for (int values = 1; values < 3; values++)
+                check_shape(quant_types[t], n_in, 40, values);
+}
+
+/* Longer than a block of k. */
+static void longest_rows(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < QUANT_TYPES; t++)
+        check_shape(quant_types[t], 4096 + 32, 40, 0);
+}
+
+/* Every code there is (-128 too, which no packing makes, but a file may) against inputs of the
+ * largest magnitudes, all of one sign or mixed: where a sum in 16 bits would have no room. */
+static void extremes(void **state)
+{
+    (void)state;
+    enum { IN = 96, OUT = 32, ROWS = 13 };
+    static const uint8_t fills[] = {0x00, 0xff, 0x0f, 0xf0, 0x80, 0x7f, 0x81, 0x01};
+    struct sl_group *q = sl_calloc((size_t)ROWS * 3, sizeof *q);
+    assert_non_null(q);
+    for (size_t i = 0; i < (size_t)ROWS * 3; i++) {
+        int sum = 0;
+        for (size_t k = 0; k < 32; k++) {
+            bool minus = i % 3 == 1 || (i % 3 == 2 && (k / (1 + i % 5)) % 2);
+            q[i].q[k] = minus ? -127 : 127;
+            sum += q[i].q[k];
+        }
+        q[i].scale = 1 + (float)i;
+        q[i].offset = -16 * sum;
+    }
+    for (size_t t = 0; t < QUANT_TYPES; t++) {
+        size_t bytes = sl_pack_bytes(quant_types[t], OUT, IN);
+        unsigned char *p = sl_aligned_calloc(bytes);
+        assert_non_null(p);
+        for (size_t f = 0; f < COUNT(fills) + 4; f++) {
+            for (size_t i = 0; i < bytes; i++)
+                p[i] = f < COUNT(fills) ? fills[f] : (uint8_t)(i * (f * 2 + 1) * 37);
+            for (size_t o = 0; o < OUT; o++)
+                for (size_t k = 0; k < IN; k += 32) /* 1, as F16 */
+                    memcpy(p + quant_place_of(quant_types[t], IN, o, k).scale, (uint16_t[]){0x3c00},
+                           2);
+            FOR_TABLES(k, ref)
+            for (size_t rows = 1; rows <= ROWS; rows++)
+                check(k, p, quant_types[t], q, 3, rows, IN, OUT, 0, 2);
+        }
+        /* And what it comes to: 96 products of the lowest code and 127, with the scales 1, 2, 3. */
+        float y[OUT];
+        memset(p, quant_types[t] == SL_DTYPE_Q8 ? 0x80 : 0, bytes);
+        for (size_t o = 0; o < OUT; o++)
+            for (size_t k = 0; k < IN; k += 32)
+                memcpy(p + quant_place_of(quant_types[t], IN, o, k).scale, (uint16_t[]){0x3c00}, 2);
+        int lowest = quant_types[t] == SL_DTYPE_Q8   ? -128
+                     : quant_types[t] == SL_DTYPE_Q4 ? -16
+                                                     : -8;
+        ref->matmul_q(y, OUT, q, 3, 1, p, quant_types[t], 32, 0, 0);
+        for (const char *const *name = sl_kernels_names(); *name; name++) {
+            sl_kernels_find(*name)->matmul_q(y, OUT, q, 3, 1, p, quant_types[t], IN, 0, 2);
+            int third = 0;
+            for (size_t k = 0; k < 32; k++)
+                third += q[2].q[k];
+            for (size_t o = 0; o < OUT; o++)
+                assert_true(y[o] == (float)(lowest * (32 * 127 - 2 * 32 * 127 + 3 * third)));
+        }
+        sl_free(p);
+    }
+    sl_free(q);
+}
+
+/* A row that is no number makes its own sums NaN and nobody else's. */
+static void a_bad_row_is_alone(void **state)
+{
+    (void)state;
+    enum { IN = 64, OUT = 16, ROWS = 14 };
+    float w[OUT * IN], x[ROWS * IN], y[ROWS * OUT];
+    fill_uniform(w, COUNT(w), 1);
+    fill_uniform(x, COUNT(x), 2);
+    x[3 * IN + 40] = NAN;
+    x[9 * IN] = INFINITY;
+    size_t ld;
+    struct sl_group *q = quantised(x, ROWS, IN, &ld);
+    for (size_t t = 0; t < QUANT_TYPES; t++) {
+        unsigned char *p = quant_pack(quant_types[t], w, OUT, IN);
+        for (const char *const *name = sl_kernels_names(); *name; name++) {
+            sl_kernels_find(*name)->matmul_q(y, OUT, q, ld, ROWS, p, quant_types[t], IN, 0, 1);
+            for (size_t i = 0; i < COUNT(y); i++)
+                assert_true(!isfinite(y[i]) == (i / OUT == 3 || i / OUT == 9));
+        }
+        sl_free(p);
+    }
+    sl_free(q);
+}
+
+/* No rows and no panels write nothing; a sum over nothing is zero. */
+static void empty(void **state)
+{
+    (void)state;
+    struct sl_group x[20] = {{0}};
+    unsigned char w[1] = {0};
+    float y[20 * SL_PANEL];
+    for (size_t t = 0; t < QUANT_TYPES; t++)
+        for (const char *const *name = sl_kernels_names(); *name; name++) {
+            const struct sl_kernels *k = sl_kernels_find(*name);
+            for (size_t i = 0; i < COUNT(y); i++)
+                y[i] = 7;
+            k->matmul_q(y, SL_PANEL, x, 1, 0, w, quant_types[t], 1, 0, 1);
+            k->matmul_q(y, SL_PANEL, x, 1, 20, w, quant_types[t], 1, 0, 0);
+            for (size_t i = 0; i < COUNT(y); i++)
+                assert_true(y[i] == 7);
+            k->matmul_q(y, SL_PANEL, x, 1, 20, w, quant_types[t], 0, 0, 1);
+            for (size_t i = 0; i < COUNT(y); i++)
+                assert_int_equal(float_bits(y[i]), 0);
+        }
+}
+
+int main(void)
+{
+    ref = sl_kernels_find("ref");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_accurate),
+        cmocka_unit_test(odd_shapes),
+        cmocka_unit_test(special_inputs),
+        cmocka_unit_test(longest_rows),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(a_bad_row_is_alone),
+        cmocka_unit_test(empty),
+    };
+    return cmocka_run_group_tests_name("quantised products", tests, NULL, NULL);
+}
