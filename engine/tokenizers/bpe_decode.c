@@ -47,23 +47,10 @@ static enum sl_code byte_level(struct work *w)
 
 static enum sl_code replace(struct work *w, const struct sl_bpe_decode *d)
 {
-    struct sl_bpe_search search = {
-        .pattern = &d->pattern, .s = w->now.v, .n = w->now.n, .last_end = SIZE_MAX};
-    struct sl_range match;
-    size_t done = 0;
-    bool found = w->now.n > 0;
-    enum sl_code c = SL_OK;
-    while (!c && found) {
-        c = sl_bpe_search_next(&search, &w->m, &found, &match, w->err);
-        if (c || !found)
-            break;
-        c = sl_bpe_buf_put(&w->next, w->now.v + done, match.begin - done, w->err);
-        if (!c)
-            c = sl_bpe_buf_put(&w->next, d->content, d->n_content, w->err);
-        done = match.end;
-    }
-    if (!c && w->now.n)
-        c = sl_bpe_buf_put(&w->next, w->now.v + done, w->now.n - done, w->err);
+    if (w->now.n == 0) /* and an empty match is none */
+        return SL_OK;
+    enum sl_code c = sl_bpe_replace(&w->next, &d->pattern, d->content, d->n_content, &w->m,
+                                    w->now.v, w->now.n, w->err);
     swap(w);
     return c;
 }
@@ -191,8 +178,7 @@ static enum sl_code decode_token(struct work *w, uint32_t id, const unsigned cha
         return c;
     struct sl_token_span *other = &b->first_spans[id];
     *other = b->spans[id];
-    if (w->now.n == other->n &&
-        (other->n == 0 || memcmp(w->now.v, w->all.v + other->offset, other->n) == 0))
+    if (w->now.n == other->n && memcmp(w->now.v, w->all.v + other->offset, other->n) == 0)
         return SL_OK;
     *differs = true;
     return keep(w, other);

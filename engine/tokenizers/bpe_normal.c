@@ -14,7 +14,7 @@
 
 enum sl_code sl_bpe_buf_reserve(struct sl_bpe_buf *b, size_t n, struct sl_error *err)
 {
-    if (b->room - b->n >= n)
+    if (b->v && b->room - b->n >= n)
         return SL_OK;
     if (n > SL_BPE_TEXT_MAX || b->n > SL_BPE_TEXT_MAX - n)
         return sl_fail(err, SL_E_TOO_LARGE,
@@ -130,27 +130,6 @@ static enum sl_code put_lower(struct sl_bpe_buf *dst, const unsigned char *s, si
     return c;
 }
 
-static enum sl_code put_replaced(struct sl_bpe_buf *dst, const struct sl_bpe_normal *k,
-                                 struct sl_bpe_matcher *m, const unsigned char *s, size_t n,
-                                 struct sl_error *err)
-{
-    struct sl_bpe_search search = {.pattern = &k->pattern, .s = s, .n = n, .last_end = SIZE_MAX};
-    struct sl_range match;
-    size_t done = 0;
-    bool found = true;
-    enum sl_code c = SL_OK;
-    while (!c && found) {
-        c = sl_bpe_search_next(&search, m, &found, &match, err);
-        if (c || !found)
-            break;
-        c = sl_bpe_buf_put(dst, s + done, match.begin - done, err);
-        if (!c)
-            c = sl_bpe_buf_put(dst, k->content, k->n_content, err);
-        done = match.end;
-    }
-    return c ? c : sl_bpe_buf_put(dst, s + done, n - done, err);
-}
-
 bool sl_bpe_is_white(uint32_t c)
 {
     return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
@@ -187,7 +166,7 @@ static enum sl_code put_step(struct sl_bpe_buf *dst, const struct sl_bpe_normal 
     case SL_BPE_LOWERCASE:
         return put_lower(dst, s, n, err);
     case SL_BPE_REPLACE:
-        return put_replaced(dst, k, m, s, n, err);
+        return sl_bpe_replace(dst, &k->pattern, k->content, k->n_content, m, s, n, err);
     case SL_BPE_PREPEND:
         c = n ? sl_bpe_buf_put(dst, k->content, k->n_content, err) : SL_OK;
         return c ? c : sl_bpe_buf_put(dst, s, n, err);
@@ -210,7 +189,9 @@ enum sl_code sl_bpe_normalise(const struct sl_bpe *b, struct sl_bpe_matcher *m,
         if (k->kind <= SL_BPE_NFKD && is_ascii(s, n))
             continue;
         dst->n = 0;
-        enum sl_code c = put_step(dst, k, m, s, n, err);
+        enum sl_code c = sl_bpe_buf_reserve(dst, 0, err);
+        if (!c)
+            c = put_step(dst, k, m, s, n, err);
         if (c)
             return c;
         s = dst->v;

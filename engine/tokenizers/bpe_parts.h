@@ -32,7 +32,7 @@ struct sl_bpe_buf {
     size_t n, room;
 };
 
-/* Room for n bytes more. Errors: NO_MEMORY, TOO_LARGE. */
+/* Room for n bytes more; v is not NULL after it, even for n 0. Errors: NO_MEMORY, TOO_LARGE. */
 SL_NODISCARD enum sl_code sl_bpe_buf_reserve(struct sl_bpe_buf *b, size_t n, struct sl_error *err);
 SL_NODISCARD enum sl_code sl_bpe_buf_put(struct sl_bpe_buf *b, const void *s, size_t n,
                                          struct sl_error *err);
@@ -83,6 +83,13 @@ struct sl_bpe_search {
 SL_NODISCARD enum sl_code sl_bpe_search_next(struct sl_bpe_search *s, struct sl_bpe_matcher *m,
                                              bool *ret_found, struct sl_range *ret,
                                              struct sl_error *err);
+
+/* Appends s[0..n) with each match as content[0..n_content). Errors: those of searching, TOO_LARGE.
+ */
+SL_NODISCARD enum sl_code sl_bpe_replace(struct sl_bpe_buf *dst, const struct sl_bpe_pattern *p,
+                                         const void *content, size_t n_content,
+                                         struct sl_bpe_matcher *m, const unsigned char *s, size_t n,
+                                         struct sl_error *err);
 
 /* --- normalisers: bpe_normal.c -----------------------------------------------------------------*/
 

@@ -178,3 +178,24 @@ enum sl_code sl_bpe_search_next(struct sl_bpe_search *s, struct sl_bpe_matcher *
     s->at = s->n + 1;
     return SL_OK;
 }
+
+enum sl_code sl_bpe_replace(struct sl_bpe_buf *dst, const struct sl_bpe_pattern *p,
+                            const void *content, size_t n_content, struct sl_bpe_matcher *m,
+                            const unsigned char *s, size_t n, struct sl_error *err)
+{
+    struct sl_bpe_search search = {.pattern = p, .s = s, .n = n, .last_end = SIZE_MAX};
+    struct sl_range match;
+    size_t done = 0;
+    for (;;) {
+        bool found = false;
+        enum sl_code c = sl_bpe_search_next(&search, m, &found, &match, err);
+        if (!c)
+            c = sl_bpe_buf_put(dst, s + done, (found ? match.begin : n) - done, err);
+        if (c || !found)
+            return c;
+        c = sl_bpe_buf_put(dst, content, n_content, err);
+        if (c)
+            return c;
+        done = match.end;
+    }
+}

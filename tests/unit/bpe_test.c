@@ -307,6 +307,35 @@ static void texts_that_go_on(void **state)
     sl_tokenizer_close(t);
 }
 
+/* What a normaliser makes of a text, or of what stands before a verbatim part, may be nothing; the
+ * steps after it get that. */
+static void normalised_to_nothing(void **state)
+{
+    (void)state;
+    static const char *const after[] = {REPLACE, "{'type':'Lowercase'}," REPLACE,
+                                        "{'type':'Replace','pattern':{'Regex':'b+'},'content':'a'}",
+                                        "{'type':'Strip','strip_left':true}"};
+    char json[512];
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        snprintf(json, sizeof json,
+                 "{" MODEL ",'normalizer':{'type':'Sequence','normalizers':[{'type':'Strip',"
+                 "'strip_left':true,'strip_right':true},%s]}}",
+                 after[i]);
+        struct sl_tokenizer *t = opened(json);
+        check(t, "  ", false, "");
+        check(t, " a", false, "0");
+        sl_tokenizer_close(t);
+    }
+    struct sl_tokenizer *t =
+        opened("{'model':{" LLAMA_VOCAB "},'added_tokens':[{'id':1,'content':'<s>','special':true,"
+               "'normalized':true}],'normalizer':{'type':'Sequence','normalizers':[{'type':"
+               "'Prepend','prepend':'_'}," REPLACE "]}}");
+    struct sl_range all = {0, 3};
+    const struct sl_tokenizer_text text = {.s = "a a", .n = 3, .verbatim = &all, .n_verbatim = 1};
+    check_ids(t, &text, "5 5");
+    sl_tokenizer_close(t);
+}
+
 static void check_bytes(const struct sl_tokenizer *t, uint32_t id, const char *bytes,
                         const char *first)
 {
@@ -667,7 +696,7 @@ int main(void)
         cmocka_unit_test(first_tokens),    cmocka_unit_test(verbatim_text),
         cmocka_unit_test(parts_of_tokens), cmocka_unit_test(long_words),
         cmocka_unit_test(files_beside),    cmocka_unit_test(no_memory),
-        cmocka_unit_test(fingerprints),
+        cmocka_unit_test(fingerprints),    cmocka_unit_test(normalised_to_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
