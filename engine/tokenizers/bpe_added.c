@@ -10,14 +10,17 @@
 #include "engine/base/mem.h"
 #include "engine/tokenizers/bpe_parts.h"
 
+int sl_bpe_compare(const unsigned char *a, size_t n_a, const unsigned char *b, size_t n_b)
+{
+    int order = memcmp(a, b, n_a < n_b ? n_a : n_b);
+    return order ? order : (n_a > n_b) - (n_a < n_b);
+}
+
 static int compare(const void *a, const void *b)
 {
     const struct sl_bpe_added *x = *(const struct sl_bpe_added *const *)a;
     const struct sl_bpe_added *y = *(const struct sl_bpe_added *const *)b;
-    int order = memcmp(x->text, y->text, x->n_text < y->n_text ? x->n_text : y->n_text);
-    if (order)
-        return order;
-    return x->n_text < y->n_text ? -1 : x->n_text > y->n_text;
+    return sl_bpe_compare(x->text, x->n_text, y->text, y->n_text);
 }
 
 enum sl_code sl_bpe_added_sort(struct sl_bpe_added_set *set, const struct sl_bpe *b,

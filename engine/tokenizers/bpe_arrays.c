@@ -19,13 +19,12 @@
 #include "engine/base/utf8.h"
 #include "engine/tokenizers/bpe_parts.h"
 
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define GPT2 SL_BPE_GPT2
 #define LATER(numbers)                                                                             \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers                          \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3 LATER("\\p{N}{1,3}")
 #define QWEN2 LATER("\\p{N}")
-#define PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}]"
 
 enum { SPLITS_MAX = 4 };
 
@@ -54,7 +53,7 @@ static const struct pre {
     {"falcon",
      false,
      false,
-     {{PUNCTUATION, SL_BPE_CONTIGUOUS, false},
+     {{SL_BPE_PUNCTUATION, SL_BPE_CONTIGUOUS, false},
       {GPT2, SL_BPE_ISOLATED, true},
       {"\\p{N}", SL_BPE_CONTIGUOUS, false},
       {"[0-9][0-9][0-9]", SL_BPE_ISOLATED, false}}},

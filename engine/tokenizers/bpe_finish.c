@@ -5,8 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/tokenizers/bpe_parts.h"
 
-/* Rust's \w */
-static const char word_char[] = "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}]";
+static const char word_char[] = "[" SL_BPE_WORD "]";
 
 static enum sl_code no_memory(struct sl_error *err)
 {

@@ -269,11 +269,7 @@ static int compare_contents(const void *a, const void *b)
 {
     const struct sl_bpe_added *x = *(const struct sl_bpe_added *const *)a;
     const struct sl_bpe_added *y = *(const struct sl_bpe_added *const *)b;
-    int order =
-        memcmp(x->content, y->content, x->n_content < y->n_content ? x->n_content : y->n_content);
-    if (order)
-        return order;
-    return x->n_content < y->n_content ? -1 : x->n_content > y->n_content;
+    return sl_bpe_compare(x->content, x->n_content, y->content, y->n_content);
 }
 
 static enum sl_code check_twins(const struct json_reader *r, const struct place *at,

@@ -11,10 +11,6 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-/* Rust's \w; Oniguruma's own lacks Alphabetic beyond letters and the two joiners. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}"
-#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-
 static enum sl_code too_many(const struct json_reader *r, const struct place *at)
 {
     return sl_bpe_json_unknown(r, at, "more than %d steps", SL_BPE_STEPS_MAX);
@@ -186,7 +182,7 @@ static enum sl_code read_punctuation(const struct json_reader *r, void *dst, con
                                      const json_t *v)
 {
     struct sl_bpe_split *k = NULL;
-    enum sl_code c = split_at(r, dst, at, "[!-/:-@\\[-`{-~\\p{P}]", SL_BPE_ISOLATED, &k);
+    enum sl_code c = split_at(r, dst, at, SL_BPE_PUNCTUATION, SL_BPE_ISOLATED, &k);
     return c ? c : read_behavior(r, at, v, &k->behavior);
 }
 
@@ -195,7 +191,8 @@ static enum sl_code read_whitespace(const struct json_reader *r, void *dst, cons
 {
     struct sl_bpe_split *k = NULL;
     (void)v;
-    enum sl_code c = split_at(r, dst, at, "[" WORD "]+|[^" WORD "\\s]+", SL_BPE_REMOVED, &k);
+    enum sl_code c =
+        split_at(r, dst, at, "[" SL_BPE_WORD "]+|[^" SL_BPE_WORD "\\s]+", SL_BPE_REMOVED, &k);
     if (!c)
         k->invert = true;
     return c;
@@ -247,8 +244,8 @@ static enum sl_code read_byte_level(const struct json_reader *r, void *dst, cons
     if (!c)
         c = sl_bpe_json_bool(r, at, v, "use_regex", &use_regex);
     if (!c && use_regex)
-        c = sl_bpe_json_placed(r, at,
-                               sl_bpe_pattern_regex(&k->pattern, GPT2, strlen(GPT2), r->err));
+        c = sl_bpe_json_placed(
+            r, at, sl_bpe_pattern_regex(&k->pattern, SL_BPE_GPT2, strlen(SL_BPE_GPT2), r->err));
     return c;
 }
 

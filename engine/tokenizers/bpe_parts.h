@@ -46,6 +46,13 @@ bool sl_bpe_is_white(uint32_t c); /* Unicode's White_Space */
 
 /* --- patterns: bpe_pattern.c -------------------------------------------------------------------*/
 
+/* Rust's \w, as a class; Oniguruma's own lacks Alphabetic beyond letters and the two joiners. */
+#define SL_BPE_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200C}\\x{200D}"
+#define SL_BPE_PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}]"
+/* What GPT-2's texts are cut with. */
+#define SL_BPE_GPT2                                                                                \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
 struct sl_bpe_pattern {  /* all zero: none */
     void *regex;         /* of Oniguruma, or NULL: the literal */
     unsigned char *text; /* the literal */
@@ -174,6 +181,9 @@ struct sl_bpe_added_set { /* either those that are looked for in raw text, or th
     uint32_t first[257]; /* the first one whose text begins with this byte, or a later one */
     bool has_special;
 };
+
+/* As strings are ordered: negative, 0 or positive. */
+int sl_bpe_compare(const unsigned char *a, size_t n_a, const unsigned char *b, size_t n_b);
 
 /* Sorts those of b->added whose `normalized` is as said. Errors: NO_MEMORY; FILE_CORRUPT (two have
  * one text; *ret_index is the second one). */
