@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "engine/formats/hf_dir.h"
@@ -156,18 +155,6 @@ static enum sl_code read_template(struct beside *b, const char *folder, char **r
     *ret_n = strlen(text);
     *ret = sl_strndup(text, *ret_n);
     return *ret ? SL_OK : sl_fail(b->err, SL_E_NO_MEMORY, "no memory for a chat template");
-}
-
-bool sl_tokenizer_is_in(const char *folder)
-{
-    static const char *const files[] = {"tokenizer.json", "rwkv_vocab_v20230424.txt"};
-    char path[4096];
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        int n = snprintf(path, sizeof path, "%s/%s", folder, files[i]);
-        if (n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0)
-            return true;
-    }
-    return false;
 }
 
 enum sl_code sl_tokenizer_read_beside(struct sl_tokenizer *t, const char *folder,

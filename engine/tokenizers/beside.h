@@ -5,9 +5,6 @@
 
 #include "slate/tokenizer.h"
 
-/* Does the folder hold a tokenizer that sl_tokenizer_open() finds? */
-bool sl_tokenizer_is_in(const char *folder);
-
 /* Reads the folder's tokenizer_config.json, generation_config.json, config.json and
  * chat_template.jinja, each where it is there. A BPE gets its end tokens (every one that they name)
  * and its begin token from them; a World vocabulary and bytes have their own. *ret_template: the

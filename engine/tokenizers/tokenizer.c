@@ -183,22 +183,41 @@ static enum sl_code open_file(struct sl_tokenizer **ret, const char *path, struc
     return c;
 }
 
+/* `file` "": the folder is the path. */
+static enum sl_code put_path(char ret[PATH_BYTES], const char *folder, const char *file,
+                             struct sl_error *err)
+{
+    int n = snprintf(ret, PATH_BYTES, "%s%s%s", folder, *file ? "/" : "", file);
+    if (n < 0 || n >= PATH_BYTES)
+        return sl_fail(err, SL_E_TOO_LARGE, "%.160s…: a path of at most %d bytes is possible",
+                       folder, PATH_BYTES - 1);
+    return SL_OK;
+}
+
+static enum sl_code find_in(char ret[PATH_BYTES], const char *folder, struct sl_error *err)
+{
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        enum sl_code c = put_path(ret, folder, files[i], err);
+        if (c || access(ret, F_OK) == 0)
+            return c;
+    }
+    return sl_fail(err, SL_E_FILE_NOT_FOUND, "the directory \"%.300s\" holds neither %s nor %s",
+                   folder, files[0], files[1]);
+}
+
 /* The file that a path leads to: itself, or what lies in it where it is a directory. */
 static enum sl_code find_file(char ret[PATH_BYTES], const char *spec, struct sl_error *err)
 {
     struct stat st;
     bool folder = stat(spec, &st) == 0 && S_ISDIR(st.st_mode);
-    for (size_t i = 0; i < (folder ? sizeof files / sizeof *files : 1); i++) {
-        int n =
-            snprintf(ret, PATH_BYTES, "%s%s%s", spec, folder ? "/" : "", folder ? files[i] : "");
-        if (n < 0 || n >= PATH_BYTES)
-            return sl_fail(err, SL_E_TOO_LARGE, "%.160s…: a path of at most %d bytes is possible",
-                           spec, PATH_BYTES - 1);
-        if (!folder || access(ret, F_OK) == 0)
-            return SL_OK;
-    }
-    return sl_fail(err, SL_E_FILE_NOT_FOUND, "the directory \"%.300s\" holds neither %s nor %s",
-                   spec, files[0], files[1]);
+    return folder ? find_in(ret, spec, err) : put_path(ret, spec, "", err);
+}
+
+bool sl_tokenizer_is_in(const char *folder)
+{
+    char path[PATH_BYTES];
+    struct sl_error none;
+    return find_in(path, folder, &none) == SL_OK;
 }
 
 enum sl_code sl_tokenizer_open(struct sl_tokenizer **ret, const char *spec, struct sl_error *err)

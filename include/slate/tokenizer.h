@@ -39,6 +39,9 @@ SL_NODISCARD enum sl_code sl_tokenizer_open_memory(struct sl_tokenizer **ret, co
                                                    size_t n_bytes, const char *name,
                                                    struct sl_error *err);
 
+/* Does the folder hold a file that sl_tokenizer_open() takes? */
+bool sl_tokenizer_is_in(const char *folder);
+
 /* The bytes of the file that a spec names, for whoever keeps them: sl_free() *ret. NULL and 0 of
  * "bytes". Errors: FILE_NOT_FOUND, IO, TOO_LARGE, NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_tokenizer_read(const char *spec, unsigned char **ret, size_t *ret_n,
