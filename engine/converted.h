@@ -64,6 +64,17 @@ SL_NODISCARD enum sl_code sl_converted_tokenizer(struct sl_tokenizer **ret,
 SL_NODISCARD enum sl_code sl_converted_read(struct sl_converted *ret, const struct sl_tensors *t,
                                             const char *file, struct sl_error *err);
 
+/* The tokenizer that a file holds: what c, which was read from t, carries, else t's vocabulary; the
+ * caller closes it. *ret NULL: neither is there. Ids of the first are below vocab_size. Errors:
+ * those of sl_converted_tokenizer() and sl_vocabulary_open(). */
+SL_NODISCARD enum sl_code sl_file_tokenizer(struct sl_tokenizer **ret, const struct sl_tensors *t,
+                                            const struct sl_converted *c, const char *name,
+                                            size_t vocab_size, struct sl_error *err);
+
+/* And its chat template: a text in Jinja's language, or, of a converted file, a name of
+ * proto/chat.h; as long as t; NULL: none. */
+const char *sl_file_chat_template(const struct sl_tensors *t, const struct sl_converted *c);
+
 /* What the file's model counts as: the source's fingerprint, where `own`, the one of its content,
  * is what was written. */
 const unsigned char *sl_converted_fingerprint(const struct sl_converted *c,

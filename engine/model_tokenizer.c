@@ -123,23 +123,34 @@ enum sl_code sl_converted_tokenizer(struct sl_tokenizer **ret, const struct sl_c
     return rc;
 }
 
-/* --- of a model --------------------------------------------------------------------------------*/
+/* --- of a file ---------------------------------------------------------------------------------*/
+
+enum sl_code sl_file_tokenizer(struct sl_tokenizer **ret, const struct sl_tensors *t,
+                               const struct sl_converted *c, const char *name, size_t vocab_size,
+                               struct sl_error *err)
+{
+    char carried[160];
+    *ret = NULL;
+    (void)snprintf(carried, sizeof carried, "%.100s: %s", name, SL_CONVERTED_TENSOR);
+    if (c->tokenizer_kind)
+        return sl_converted_tokenizer(ret, c, carried, vocab_size, err);
+    return t->vocabulary ? sl_vocabulary_open(ret, t->vocabulary, name, err) : SL_OK;
+}
+
+const char *sl_file_chat_template(const struct sl_tensors *t, const struct sl_converted *c)
+{
+    if (c->is)
+        return c->chat_template;
+    return t->vocabulary ? t->vocabulary->chat_template : NULL;
+}
 
 enum sl_code sl_model_tokenizer(struct sl_tokenizer **ret, const struct sl_model *m,
                                 struct sl_error *err)
 {
-    const struct sl_vocabulary *v = m->tensors->vocabulary;
-    char name[160];
-    *ret = NULL;
-    (void)snprintf(name, sizeof name, "%.100s: %s", m->name, SL_CONVERTED_TENSOR);
-    if (m->converted.tokenizer_kind)
-        return sl_converted_tokenizer(ret, &m->converted, name, m->info.vocab_size, err);
-    return v ? sl_vocabulary_open(ret, v, m->name, err) : SL_OK;
+    return sl_file_tokenizer(ret, m->tensors, &m->converted, m->name, m->info.vocab_size, err);
 }
 
 const char *sl_model_chat_template(const struct sl_model *m)
 {
-    if (m->converted.is)
-        return m->converted.chat_template;
-    return m->tensors->vocabulary ? m->tensors->vocabulary->chat_template : NULL;
+    return sl_file_chat_template(m->tensors, &m->converted);
 }

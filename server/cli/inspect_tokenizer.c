@@ -4,67 +4,43 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "engine/base/mem.h"
 #include "engine/converted.h"
-#include "engine/formats/vocabulary.h"
-#include "engine/tokenizers/beside.h"
 #include "proto/chat.h"
+#include "server/cli/load.h"
 
 static enum sl_code name_template(struct sl_tokenizer_view *v, const char *text, size_t n)
 {
-    /* A converted file may have the name of one. */
-    const struct sl_chat_template *t = text ? sl_chat_template_find(text) : NULL;
-    enum sl_code c = text && !t ? sl_chat_template_recognise(&t, text, n, &v->refused) : SL_OK;
-    if (!c && text)
+    const struct sl_chat_template *t = NULL;
+    enum sl_code c = sl_chat_template_recognise(&t, text, n, &v->refused);
+    if (!c)
         v->chat_template = t ? t->name : "unknown";
     return c;
 }
 
-static enum sl_code open_folder(struct sl_tokenizer_view *v, const char *path)
-{
-    char *text = NULL;
-    size_t n = 0;
-    if (!sl_tokenizer_is_in(path))
-        return SL_OK;
-    enum sl_code c = sl_tokenizer_open(&v->tokenizer, path, &v->refused);
-    if (!c)
-        c = sl_tokenizer_read_beside(v->tokenizer, path, &text, &n, &v->refused);
-    if (!c)
-        c = name_template(v, text, n);
-    sl_free(text);
-    return c;
-}
-
-static enum sl_code open_file(struct sl_tokenizer_view *v, const struct sl_tensors *t,
-                              const char *path)
-{
-    struct sl_converted converted;
-    const char *text = t->vocabulary ? t->vocabulary->chat_template : NULL;
-    enum sl_code c = sl_converted_read(&converted, t, path, &v->refused);
-    if (!c && converted.is)
-        text = converted.chat_template;
-    if (!c && converted.is && converted.tokenizer_kind)
-        c = sl_converted_tokenizer(&v->tokenizer, &converted, path, SIZE_MAX, &v->refused);
-    else if (!c && t->vocabulary)
-        c = sl_vocabulary_open(&v->tokenizer, t->vocabulary, path, &v->refused);
-    return c ? c : name_template(v, text, text ? strlen(text) : 0);
-}
-
+/* As `slate serve --model PATH` does it. */
 void sl_tokenizer_view_open(struct sl_tokenizer_view *v, const struct sl_tensors *t,
                             const char *path)
 {
-    struct stat st;
+    struct sl_loaded found = {.tokenizer = NULL};
+    struct sl_converted converted;
+    const char *spec;
     *v = (struct sl_tokenizer_view){.refused = {.code = SL_OK}};
-    bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    enum sl_code c = is_folder ? open_folder(v, path) : open_file(v, t, path);
+    enum sl_code c = sl_cli_tokenizer(&found, path, NULL, &spec, &v->refused);
+    if (!c)
+        c = sl_converted_read(&converted, t, path, &v->refused);
+    if (!c && !found.tokenizer)
+        c = sl_file_tokenizer(&found.tokenizer, t, &converted, path, SIZE_MAX, &v->refused);
+    const char *own = c ? NULL : sl_file_chat_template(t, &converted);
+    if (!c && found.chat_template)
+        c = name_template(v, found.chat_template, found.n_chat_template);
+    else if (!c && own)
+        c = name_template(v, own, strlen(own));
     if (!c) {
-        v->refused.code = SL_OK;
-        return;
+        v->tokenizer = found.tokenizer;
+        found.tokenizer = NULL;
     }
-    sl_tokenizer_close(v->tokenizer);
-    v->tokenizer = NULL;
+    sl_cli_load_done(&found);
 }
 
 void sl_tokenizer_view_close(struct sl_tokenizer_view *v)
