@@ -4,15 +4,16 @@
  * first token, and stores it as the training kernel indexes it: [head][value][key], for RWKV-5, 6
  * and 7 alike. A slot has [head][key][value]. Shifts begin as zeros. What goes wrong:
  *
- *   the axes    ChatRWKV's inference code keeps v5 and v6 as [key][value], so it transposes the
- * file on reading, and v7 as [value][key], so there it does not: one file order, two rules.
- *               RWKV-PEFT transposes v7 as well, but on the way into a kernel of
- *               flash-linear-attention, whose public argument is [key][value]: the file is the
- * same. A wrong order is no error and gives fluent text: only the tuning is lost. the names
- * "blocks.N.att.time_state"; trainers that wrap the model put a word before it
- *               ("language_model.", "model.").
- *   the file    whole checkpoints hold it beside the weights, or the tuned states alone are saved.
- */
+ * The axes. ChatRWKV's inference code keeps v5 and v6 as [key][value], so it transposes the file on
+ * reading, and v7 as [value][key], so there it does not: one file order, two rules. RWKV-PEFT
+ * transposes v7 as well, but on the way into a kernel of flash-linear-attention, whose public
+ * argument is [key][value]: the file is the same. A wrong order is no error and gives fluent text:
+ * only the tuning is lost.
+ *
+ * The names. "blocks.N.att.time_state"; trainers that wrap the model put a word before it
+ * ("language_model.", "model.").
+ *
+ * The file. Whole checkpoints hold it beside the weights, or the tuned states alone are saved. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
