@@ -52,8 +52,7 @@ static enum sl_code find_weights(char ret[PATH_BYTES], const struct weights **re
         err, SL_E_FILE_UNSUPPORTED,
         "%.200s: is a directory without model.safetensors; a .safetensors, .pth or .gguf "
         "file is needed, or a directory with config.json and model.safetensors, pytorch_model.bin, "
-        "or the "
-        "index of several such files",
+        "or the index of several such files",
         folder);
 }
 
@@ -117,18 +116,18 @@ static void short_path(char dst[SL_HF_NAME_BYTES], const char *folder, const cha
     (void)snprintf(dst, SL_HF_NAME_BYTES, "%.*s/%s", (int)(end - begin), folder + begin, file);
 }
 
-static enum sl_code read_settings(struct sl_settings **ret, const char *folder,
+static enum sl_code read_settings(struct sl_settings **ret, const char *folder, const char *file,
                                   struct sl_error *err)
 {
     char path[PATH_BYTES], name[SL_HF_NAME_BYTES];
     char *text = NULL;
     size_t n = 0;
-    enum sl_code c = join(path, folder, "config.json", err);
+    enum sl_code c = join(path, folder, file, err);
     if (!c)
         c = read_text(path, SL_SETTINGS_BYTES_MAX, &text, &n, err);
     if (c)
         return c;
-    short_path(name, folder, "config.json");
+    short_path(name, folder, file);
     c = sl_settings_read(ret, text, n, name, err);
     sl_free(text);
     return c;
@@ -162,17 +161,10 @@ enum sl_code sl_hf_dir_text(char **ret, size_t *ret_n, const char *folder, const
 enum sl_code sl_hf_dir_settings(struct sl_settings **ret, const char *folder, const char *file,
                                 struct sl_error *err)
 {
-    char name[SL_HF_NAME_BYTES];
-    char *text = NULL;
-    size_t n = 0;
+    char path[PATH_BYTES];
     *ret = NULL;
-    enum sl_code c = sl_hf_dir_text(&text, &n, folder, file, SL_SETTINGS_BYTES_MAX, err);
-    if (c || !text)
-        return c;
-    short_path(name, folder, file);
-    c = sl_settings_read(ret, text, n, name, err);
-    sl_free(text);
-    return c;
+    enum sl_code c = join(path, folder, file, err);
+    return c || !is_there(path) ? c : read_settings(ret, folder, file, err);
 }
 
 static enum sl_code open_index(struct sl_tensors **ret, const char *folder, const char *path,
@@ -197,7 +189,7 @@ enum sl_code sl_hf_dir_open(struct sl_tensors **ret, struct sl_settings **ret_se
     struct sl_settings *settings = NULL;
     enum sl_code c = find_weights(full, &row, path, err);
     if (!c)
-        c = read_settings(&settings, path, err);
+        c = read_settings(&settings, path, "config.json", err);
     if (c)
         return c;
     short_path(ret_name, path, row->file);
