@@ -393,6 +393,11 @@ static enum sl_dtype own_type(const struct sl_tensor *t, bool small)
                                        : SL_DTYPE_F32;
 }
 
+static enum sl_layout turn(enum sl_layout layout, bool turned)
+{
+    return (layout == SL_OUT_IN) == turned ? SL_IN_OUT : SL_OUT_IN;
+}
+
 /* Of a tensor that was found good; NULL: of none. Sizes are there also then, for sums of them. */
 static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                        enum sl_layout layout, enum sl_dtype type, bool small,
@@ -403,8 +408,7 @@ static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, s
         return;
     ret->type = type != SL_DTYPE_NONE ? type : own_type(t, small);
     /* Blocks lie along the rows of what was written, so that is what is packed. */
-    if (t->block && sl_tensor_turned(t))
-        layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
+    layout = turn(layout, t->block && sl_tensor_turned(t));
     const struct sl_load_job job = {.t = t,
                                     .kind = SL_JOB_MATRIX,
                                     .type = ret->type,
@@ -440,8 +444,7 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
 {
     char name[NAME_BYTES];
     FORMAT_NAME(l, name, fmt);
-    if (turned)
-        layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
+    layout = turn(layout, turned);
     add_matrix(l, ret, n_out, n_in, layout, l->weights, false,
                need_matrix(l, name, n_out, n_in, layout));
 }
@@ -451,8 +454,7 @@ void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_
 {
     char name[NAME_BYTES];
     FORMAT_NAME(l, name, fmt);
-    if (turned)
-        layout = layout == SL_OUT_IN ? SL_IN_OUT : SL_OUT_IN;
+    layout = turn(layout, turned);
     add_matrix(l, ret, n_out, n_in, layout, small_type(l), true,
                need_matrix(l, name, n_out, n_in, layout));
 }
@@ -462,7 +464,7 @@ void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t
 {
     char name[NAME_BYTES];
     FORMAT_NAME(l, name, fmt);
-    enum sl_layout layout = turned ? SL_IN_OUT : SL_OUT_IN;
+    enum sl_layout layout = turn(SL_OUT_IN, turned);
     add_matrix(l, ret, n_out, n_in, layout, l->weights == SL_DTYPE_Q4 ? SL_DTYPE_Q8 : l->weights,
                false, need_matrix(l, name, n_out, n_in, layout));
 }
