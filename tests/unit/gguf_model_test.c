@@ -219,24 +219,25 @@ static void test_no_memory(void **state)
  */
 
 /* The smallest that could be run: RWKV-7 of two layers. */
+static const struct seeded_shape smallest = {.n_layers = 2,
+                                             .d_model = 8,
+                                             .head_size = 4,
+                                             .d_ffn = 8,
+                                             .vocab_size = 4,
+                                             .rank_w = 2,
+                                             .rank_a = 2,
+                                             .rank_v = 2,
+                                             .rank_g = 2,
+                                             .dtype = SL_DTYPE_F32,
+                                             .seed = 3};
+
 static void small(struct gguf_maker *g)
 {
-    const struct seeded_shape shape = {.n_layers = 2,
-                                       .d_model = 8,
-                                       .head_size = 4,
-                                       .d_ffn = 8,
-                                       .vocab_size = 4,
-                                       .rank_w = 2,
-                                       .rank_a = 2,
-                                       .rank_v = 2,
-                                       .rank_g = 2,
-                                       .dtype = SL_DTYPE_F32,
-                                       .seed = 3};
     const struct gguf_sizes sizes = {"rwkv7", 2, 8, 4, 0, SL_DTYPE_F32, false, GGUF_AS_IT_IS};
     struct seeded s;
     struct sl_tensors *t = NULL;
     size_t n;
-    seeded_init(&s, &shape);
+    seeded_init(&s, &smallest);
     unsigned char *plain = seeded_bytes(&s, &n);
     assert_int_equal(sl_tensors_open_memory(&t, plain, n, "plain", NULL), SL_OK);
     gguf_from_tensors(g, t, &sizes);
@@ -397,17 +398,10 @@ static void test_what_the_loader_finds(void **state)
         {24, 32, 0, "tensor token_embd.weight has the type I8;"},
         {GGML_Q8_0, 34, 0x7e, "tensor token_embd.weight holds NaN (element 0)"},
     };
-    const struct seeded_shape shape = {.n_layers = 2,
-                                       .d_model = 32,
-                                       .head_size = 16,
-                                       .d_ffn = 8,
-                                       .vocab_size = 1,
-                                       .rank_w = 2,
-                                       .rank_a = 2,
-                                       .rank_v = 2,
-                                       .rank_g = 2,
-                                       .dtype = SL_DTYPE_F32,
-                                       .seed = 3};
+    struct seeded_shape shape = smallest;
+    shape.d_model = 32;
+    shape.head_size = 16;
+    shape.vocab_size = 1;
     const struct gguf_sizes sizes = {"rwkv7", 2, 32, 16, 0, SL_DTYPE_F32, false, GGUF_AS_IT_IS};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct seeded s;

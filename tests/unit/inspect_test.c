@@ -36,6 +36,13 @@ static void make_model(char *path)
     bytes_done(&b);
 }
 
+static void assert_holds(const char *text, const char *const *parts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strstr(text, parts[i]))
+            fail_msg("\"%s\" is not in:\n%s", parts[i], text);
+}
+
 static void test_text(void **state)
 {
     (void)state;
@@ -55,9 +62,7 @@ static void test_text(void **state)
         "blocks.0.att.w1   F32                4  []\n",
         "emb?[31m.weight   BF16           4,000  [1000, 2]\n",
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!strstr(out, parts[i]))
-            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    assert_holds(out, parts, sizeof parts / sizeof *parts);
     assert_null(strchr(out, '\033'));
     assert_null(strchr(out, '\a'));
     remove_temp(path);
@@ -113,9 +118,7 @@ static void test_directory(void **state)
         "setting     time_step_limit.1 = inf\n",
         "backbone.layers.1.mixer.A_log",
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!strstr(out, parts[i]))
-            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    assert_holds(out, parts, sizeof parts / sizeof *parts);
     char *with_json[] = {name, (char[]){"--json"}, f.path, NULL};
     assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3, with_json), SL_EXIT_OK);
     json_t *o = json_loads(out, JSON_REJECT_DUPLICATES, NULL);
@@ -193,9 +196,7 @@ static void test_gguf(void **state)
         "bytes of packed weights beside the file\n",
         "backbone.layers.0.mixer.in_proj.weight   Q4_K          78,912  [548, 256]\n",
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!strstr(out, parts[i]))
-            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    assert_holds(out, parts, sizeof parts / sizeof *parts);
     char *json[] = {name, (char[]){"--json"}, args[1], NULL};
     assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 3, json), SL_EXIT_OK);
     json_t *o = json_loads(out, 0, NULL);
@@ -254,9 +255,7 @@ static void test_session(void **state)
         "seed 18446744073709551557, 5 numbers drawn, temperature 0.7\n",
         "layers.1.mixer.state      F32              512  [2, 8, 8]\n",
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!strstr(out, parts[i]))
-            fail_msg("\"%s\" is not in:\n%s", parts[i], out);
+    assert_holds(out, parts, sizeof parts / sizeof *parts);
     assert_null(strstr(out, "edited"));
     args[1] = (char[]){GOLDEN "v1-empty.safetensors"};
     assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
