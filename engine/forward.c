@@ -160,7 +160,8 @@ static void place(struct sl_forward *f)
     p->xn = p->x + p->n_rows * p->ld;
     p->carry = p->xn + p->n_rows * p->ld;
     p->inputs = (struct sl_group *)(void *)(p->carry + p->n_rows * f->m->carry_floats);
-    /* A step of any rows keeps scratch on a cache line: input_groups is a multiple of 8. */
+    /* A step of any rows keeps scratch on a cache line: input_groups is a multiple of
+     * SL_GROUPS_ALIGN. */
     p->scratch = (float *)(void *)(p->inputs + p->n_rows * p->input_groups);
 }
 

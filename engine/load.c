@@ -422,7 +422,7 @@ static void add_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, s
         return;
     size_t d = l->config.d_model, groups = sl_groups(n_in);
     groups = groups > SL_INPUTS_MAX * sl_groups(d) ? groups : SL_INPUTS_MAX * sl_groups(d);
-    groups = (groups + 7) / 8 * 8; /* whole cache lines */
+    groups = (groups + SL_GROUPS_ALIGN - 1) / SL_GROUPS_ALIGN * SL_GROUPS_ALIGN;
     l->input_groups = l->input_groups > groups ? l->input_groups : groups;
 }
 

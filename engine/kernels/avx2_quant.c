@@ -312,8 +312,8 @@ static void quantise_group(struct sl_group *y, const float *x)
     __m256 inverse = _mm256_set1_ps(factor);
     for (size_t i = 0; i < 4; i++)
         n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
-    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
-    y->offset = -16 * fold_sum(sum);
+    sl_group_sums(y, fold_sum(_mm256_add_epi32(n[0], n[1])),
+                  fold_sum(_mm256_add_epi32(n[2], n[3])));
     /* Packing goes by halves of registers: put 32-bit groups back in order. */
     __m256i ab = _mm256_packs_epi32(n[0], n[1]), cd = _mm256_packs_epi32(n[2], n[3]);
     __m256i all = _mm256_packs_epi16(ab, cd);

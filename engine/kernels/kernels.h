@@ -46,9 +46,14 @@ static inline size_t sl_groups(size_t n_in)
 /* 32 inputs of a row as matmul_q reads them: x ≈ scale · q. Written by quantise(). */
 struct sl_group {
     float scale;
-    int32_t offset; /* -16 · Σ q: what levels counted from 16 add too much */
+    int32_t offset;  /* -16 · Σ q: what levels counted from 16 add too much */
+    int16_t half[2]; /* likewise of the first 16 inputs, and of the last: |.| ≤ 16 · 16 · 127 */
     int8_t q[SL_GROUP];
 };
+
+/* So many groups are whole cache lines. */
+enum { SL_GROUPS_ALIGN = 16 };
+_Static_assert(SL_GROUPS_ALIGN * sizeof(struct sl_group) % SL_ALIGN == 0, "whole cache lines");
 
 struct sl_kernels {
     const char *name;

@@ -93,12 +93,12 @@ static void quantise_group(struct sl_group *y, const float *x)
     }
     if (!sl_group_scale(y, vmaxvq_u32(top), &inverse))
         return;
-    int32x4_t n[N], sum = vdupq_n_s32(0);
+    int32x4_t n[N], sum[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
     for (int i = 0; i < N; i++) {
         n[i] = vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse));
-        sum = vaddq_s32(sum, n[i]);
+        sum[i / (N / 2)] = vaddq_s32(sum[i / (N / 2)], n[i]);
     }
-    y->offset = -16 * vaddvq_s32(sum);
+    sl_group_sums(y, vaddvq_s32(sum[0]), vaddvq_s32(sum[1]));
     for (int i = 0; i < N; i += 4) {
         int16x8_t a = vcombine_s16(vmovn_s32(n[i]), vmovn_s32(n[i + 1]));
         int16x8_t b = vcombine_s16(vmovn_s32(n[i + 2]), vmovn_s32(n[i + 3]));

@@ -184,12 +184,12 @@ static void quantise_group(struct sl_group *y, const float *x)
     }
     if (!sl_group_scale(y, top, &inverse))
         return;
-    int32_t sum = 0;
+    int32_t sum[2] = {0};
     for (size_t i = 0; i < SL_GROUP; i++) {
         y->q[i] = (int8_t)nearest(x[i] * inverse);
-        sum += y->q[i];
+        sum[i / (SL_GROUP / 2)] += y->q[i];
     }
-    y->offset = -16 * sum;
+    sl_group_sums(y, sum[0], sum[1]);
 }
 
 void sl_ref_quantise(struct sl_group *y, const float *x, size_t n)

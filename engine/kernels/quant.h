@@ -86,6 +86,14 @@ static inline bool sl_group_scale(struct sl_group *y, uint32_t top, float *ret_i
     return true;
 }
 
+/* What is known of a group whose two halves add up to these. */
+static inline void sl_group_sums(struct sl_group *y, int32_t first, int32_t last)
+{
+    y->offset = -16 * (first + last);
+    y->half[0] = (int16_t)(-16 * first);
+    y->half[1] = (int16_t)(-16 * last);
+}
+
 /* A row by what does one group; the last one is filled up with zeros. */
 static ALWAYS_INLINE void sl_quantise_row(void (*group)(struct sl_group *y, const float *x),
                                           struct sl_group *y, const float *x, size_t n)
