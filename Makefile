@@ -130,11 +130,11 @@ bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits mea
 	@$(B)/slate bench --shape rwkv7-0.1b
 	@for b in $(BENCHES); do $$b || exit 1; done
 
-SOAK := $(B)/tests/fault/durable_test $(B)/tests/api/paging_test $(B)/tests/cluster/fleet_test
+SOAK := $(B)/tests/fault/durable_test $(B)/tests/api/paging_test $(B)/tests/cluster/fleet_load_test
 soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), 10,000 sessions in 64 places (some minutes)
 	SLATE_BUILD=$(B) $(B)/tests/fault/durable_test 1000
 	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000
-	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_test 200
+	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_load_test 200
 
 asan: deps deps-test ## every test under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=asan check

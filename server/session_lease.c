@@ -217,6 +217,7 @@ static void link_held(struct sl_sessions *ss, struct sl_session *s)
     if (ss->held)
         ss->held->prev_held = s;
     ss->held = s;
+    sl_ear_listen(ss);
 }
 
 static void unlink_held(struct sl_sessions *ss, struct sl_session *s)
@@ -354,23 +355,21 @@ void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *
     op->s = s;
     op->strict = how != SL_TAKE_ANY;
     op->asked_ms = (int64_t)uv_now(ss->opt.loop);
-    sl_store_take(ss->store, s->tenant, s->id, key, how == SL_TAKE_REMOVE, on_taken, op);
+    enum sl_store_taker taker = how == SL_TAKE_REMOVE ? SL_TAKER_REMOVE
+                                : s->run              ? SL_TAKER_TURN
+                                                      : SL_TAKER_CHANGE;
+    sl_store_take(ss->store, s->tenant, s->id, key, taker, on_taken, op);
 }
 
 /* --- renewal ---------------------------------------------------------------------------------- */
-
-void sl_sessions_on_lost(struct sl_sessions *ss, void (*lost)(struct sl_run *run))
-{
-    ss->lost = lost;
-}
 
 static void lose(struct sl_sessions *ss, struct sl_session *s)
 {
     unlink_held(ss, s);
     s->lease_lost = true;
     sl_log(SL_LOG_WARN, "a lease was lost", SL_LS("tenant", s->tenant), SL_LS("session", s->id));
-    if (s->run && ss->lost)
-        ss->lost(s->run);
+    if (s->run && ss->on_run.lost)
+        ss->on_run.lost(s->run);
 }
 
 struct renewal {

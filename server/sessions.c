@@ -368,6 +368,11 @@ size_t sl_sessions_count(const struct sl_sessions *ss)
     return (size_t)st.sessions;
 }
 
+void sl_sessions_on_run(struct sl_sessions *ss, const struct sl_run_events *events)
+{
+    ss->on_run = *events;
+}
+
 bool sl_sessions_are_shared(const struct sl_sessions *ss)
 {
     return ss->shared;
@@ -496,9 +501,18 @@ static void close_store(struct sl_sessions *ss)
         free_registry(ss);
 }
 
-static void on_leases_closed(uv_handle_t *h)
+static void on_ear_closed(uv_handle_t *h)
 {
     close_store(h->data);
+}
+
+static void on_leases_closed(uv_handle_t *h)
+{
+    struct sl_sessions *ss = h->data;
+    if (ss->has_ear)
+        sl_ear_close(ss, on_ear_closed);
+    else
+        close_store(ss);
 }
 
 void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *arg)
@@ -546,6 +560,8 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
         c = o.code;
     if (!c && ss->shared)
         c = sl_leases_open(ss, err);
+    if (!c && ss->shared)
+        c = sl_ear_open(ss, err);
     if (c) {
         sl_sessions_close(ss, NULL, NULL);
         return c;

@@ -126,8 +126,12 @@ SL_NODISCARD enum sl_code sl_sessions_open(struct sl_sessions **ret,
 /* Do other servers have these sessions, too? */
 bool sl_sessions_are_shared(const struct sl_sessions *ss);
 
-/* A turn whose lease is lost is told so. */
-void sl_sessions_on_lost(struct sl_sessions *ss, void (*lost)(struct sl_run *run));
+/* What a shared store has to tell a turn. */
+struct sl_run_events {
+    void (*lost)(struct sl_run *run); /* its lease */
+    void (*asked)(struct sl_run *run, enum sl_store_ask what);
+};
+void sl_sessions_on_run(struct sl_sessions *ss, const struct sl_run_events *events);
 
 /* Does anything still change, load or save a session? (A turn, or one that waits for the lease,
  * does not count.) */
@@ -211,6 +215,16 @@ void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s);
 enum sl_take { SL_TAKE_ANY, SL_TAKE_STRICT, SL_TAKE_REMOVE };
 void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *key,
                       enum sl_take how, sl_session_done *cb, void *arg);
+
+/* Asks the turn that another server runs on the session (s->held_elsewhere) to end, and waits until
+ * it has: with what it has given so far, or paused. Calls back once; s is the session as it is
+ * then, valid in the callback only. ran: there was a turn (the session may be held for something
+ * shorter). Errors: SESSION_BUSY (that server does not listen), SESSION_NOT_FOUND, NO_MEMORY, the
+ * store's. */
+typedef void sl_session_ended(void *arg, struct sl_session *s, bool ran,
+                              const struct sl_error *err);
+void sl_sessions_ask(struct sl_sessions *ss, const struct sl_session *s, enum sl_store_ask what,
+                     sl_session_ended *cb, void *arg);
 
 /* Calls back (maybe from inside) when nobody has the lease; SESSION_NOT_FOUND when it is deleted
  * before that. Nothing is held for the caller: it acts inside the callback. */

@@ -1,6 +1,6 @@
 /* sessions_priv.h: what sessions.c (the list, the lease), session_lease.c (leases and looks of a
- * shared store), session_ops.c (changes), residency.c
- * (places, loads, evictions) and residency_save.c (encoding, saving) share. */
+ * shared store), session_ask.c (what servers ask of each other), session_ops.c (changes),
+ * residency.c (places, loads, evictions) and residency_save.c (encoding, saving) share. */
 #ifndef SLATE_SERVER_SESSIONS_PRIV_H
 #define SLATE_SERVER_SESSIONS_PRIV_H
 
@@ -33,7 +33,10 @@ struct sl_sessions {
     uv_timer_t renewal; /* shared */
     bool has_renewal;
     struct sl_session *held; /* of which the store's lease is held */
-    void (*lost)(struct sl_run *run);
+    struct sl_run_events on_run;
+    uv_timer_t ear; /* session_ask.c's; shared */
+    bool has_ear, hearing;
+    struct sl_asking *askings;
     struct sl_encode *encode_line, **encode_line_end; /* encodings that wait for their turn */
     struct sl_residency_stats stats;
 
@@ -75,6 +78,11 @@ SL_NODISCARD enum sl_code sl_session_adopt(struct sl_session *s, const struct sl
 void sl_sessions_list_shared(struct sl_sessions *ss, const char *tenant,
                              const struct sl_list_query *q, const struct sl_sessions_lister *to);
 void sl_registry_trim(struct sl_sessions *ss); /* what the store has anyway */
+
+/* session_ask.c */
+SL_NODISCARD enum sl_code sl_ear_open(struct sl_sessions *ss, struct sl_error *err);
+void sl_ear_close(struct sl_sessions *ss, uv_close_cb closed); /* nothing is being asked */
+void sl_ear_listen(struct sl_sessions *ss); /* a lease was taken: others may ask for its end */
 
 bool sl_session_is_quiet_now(const struct sl_session *s);
 struct sl_op;

@@ -47,7 +47,8 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
     ts->line_end = &ts->line;
     ts->ending_end = &ts->ending;
     ts->wake.data = ts;
-    sl_sessions_on_lost(sessions, sl_run_lost);
+    sl_sessions_on_run(sessions,
+                       &(struct sl_run_events){.lost = sl_run_lost, .asked = sl_run_asked});
     int rc = uv_async_init(loop, &ts->wake, on_wake);
     if (rc) {
         sl_free(ts);
@@ -271,6 +272,14 @@ void sl_run_lost(struct sl_run *r)
         return;
     r->lost = true;
     sl_run_cancel(r, false);
+}
+
+void sl_run_asked(struct sl_run *r, enum sl_store_ask what)
+{
+    if (what == SL_ASK_CANCEL)
+        sl_run_cancel(r, true);
+    else
+        sl_run_pause(r);
 }
 
 const struct sl_turn *sl_run_turn(const struct sl_run *r)

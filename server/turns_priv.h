@@ -62,6 +62,8 @@ struct sl_turns {
 
 /* turns.c. The run that has lost its session's lease: it ends with an error, as soon as it can. */
 void sl_run_lost(struct sl_run *r);
+/* Another server asks for its end. */
+void sl_run_asked(struct sl_run *r, enum sl_store_ask what);
 /* Why it ended: the lease was lost. */
 void sl_run_tell_lost(const struct sl_run *r, struct sl_error *err);
 

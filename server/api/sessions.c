@@ -382,30 +382,46 @@ static void post_fork(struct sl_exchange *ex)
     sl_session_request_done(&q);
 }
 
+static void reply_cancelled(struct sl_exchange *ex, const char *id, bool ran)
+{
+    struct sl_buf b;
+    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
+    sl_write_session_cancelled(&b, id, ran);
+    sl_exchange_add_header(ex, "X-Slate-Session", "%s", id);
+    sl_app_reply_json(ex, 200, &b);
+}
+
+/* The turn ran on another server, and is over. */
+static void on_ended_elsewhere(void *arg, struct sl_session *s, bool ran,
+                               const struct sl_error *err)
+{
+    struct sl_waiting *w = arg;
+    if (w->ex && !err) {
+        reply_cancelled(w->ex, s->id, ran);
+        w->ex = NULL;
+    }
+    sl_waiting_done(w, s, err);
+}
+
 static void post_cancel(struct sl_exchange *ex)
 {
     struct sl_session *s;
     struct sl_error err;
-    if (sl_app_find_named(ex, &s, &err)) {
+    struct sl_waiting *w = NULL;
+    enum sl_code c = sl_app_find_named(ex, &s, &err);
+    bool elsewhere = !c && !s->leased && s->held_elsewhere;
+    if (elsewhere)
+        c = sl_waiting_new(&w, ex, 200, &err);
+    if (c) {
         sl_exchange_fail(ex, &err);
-        return;
+    } else if (elsewhere) {
+        sl_sessions_ask(w->app->sessions, s, SL_ASK_CANCEL, on_ended_elsewhere, w);
+    } else {
+        bool running = s->run != NULL;
+        if (running)
+            sl_run_cancel(s->run, true);
+        reply_cancelled(ex, s->id, running);
     }
-    char id[SL_SESSION_ID_MAX + 1];
-    bool running = s->run != NULL;
-    memcpy(id, s->id, sizeof id);
-    if (!running && s->held_elsewhere) {
-        (void)sl_fail_param(&err, SL_E_SESSION_BUSY, "session",
-                            "the turn of session '%s' runs on another server; ask that one", id);
-        sl_exchange_fail(ex, &err);
-        return;
-    }
-    if (running)
-        sl_run_cancel(s->run, true);
-    struct sl_buf b;
-    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
-    sl_write_session_cancelled(&b, id, running);
-    sl_exchange_add_header(ex, "X-Slate-Session", "%s", id);
-    sl_app_reply_json(ex, 200, &b);
 }
 
 const struct sl_route sl_session_routes[] = {

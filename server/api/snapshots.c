@@ -176,6 +176,14 @@ static void on_free(void *arg, struct sl_session *s, const struct sl_error *err)
         sl_sessions_evict(w->app->sessions, s, sl_waiting_done, w);
 }
 
+/* The same of a turn on another server. */
+static void on_ended_elsewhere(void *arg, struct sl_session *s, bool ran,
+                               const struct sl_error *err)
+{
+    (void)ran;
+    on_free(arg, s, err);
+}
+
 void sl_post_pause(struct sl_exchange *ex)
 {
     struct sl_session *s;
@@ -186,6 +194,10 @@ void sl_post_pause(struct sl_exchange *ex)
         c = sl_waiting_new(&w, ex, 200, &err);
     if (c) {
         sl_exchange_fail(ex, &err);
+        return;
+    }
+    if (!s->leased && s->held_elsewhere) {
+        sl_sessions_ask(w->app->sessions, s, SL_ASK_PAUSE, on_ended_elsewhere, w);
         return;
     }
     if (s->run)

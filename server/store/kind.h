@@ -29,10 +29,14 @@ struct sl_store_kind {
     void (*look)(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,
                  void *arg);
     void (*take)(struct sl_store *st, const char *tenant, const char *id,
-                 const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg);
+                 const char *idempotency_key, enum sl_store_taker taker, sl_store_seen *cb,
+                 void *arg);
     void (*renew)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
     void (*release)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                     void *arg);
+    void (*ask)(struct sl_store *st, const char *tenant, const char *id, enum sl_store_ask what,
+                uint64_t fence, sl_store_told *cb, void *arg);
+    void (*asked)(struct sl_store *st, sl_store_heard *cb, void *arg);
     void (*list)(struct sl_store *st, const char *tenant, const struct sl_list_query *q,
                  sl_store_listed *cb, void *arg);
     void (*sweep)(struct sl_store *st, sl_store_done *cb, void *arg);

@@ -44,7 +44,6 @@ enum {
     SL_RECORD_HEADER = 64, /* bytes without the names */
     SL_RECORD_NAMES_MAX = 64 + SL_SESSION_ID_MAX,
     SL_RECORD_PAYLOAD_MAX = 256 << 20,
-    SL_TENANT_MAX = 64,
     SL_HEAD_BYTES = 80,  /* payload of HEAD, without metadata */
     SL_SNAP_BYTES = 32,  /* payload of SNAP */
     SL_TURN_BYTES = 40,  /* payload of TURN, without what varies */

@@ -42,8 +42,9 @@ enum {
     SL_REDIS_RESERVE = 1024,           /* calls that wait to be told that there is no memory */
     SL_REDIS_ARGS_MAX = 32,
     SL_REDIS_NAME_MAX = SL_TENANT_MAX + SL_SESSION_ID_MAX + 64,
-    SL_REDIS_SWEEP = 64,  /* sessions that one sweep removes */
-    SL_REDIS_LINES = 1024 /* buckets; a power of two */
+    SL_REDIS_SWEEP = 64,   /* sessions that one sweep removes */
+    SL_REDIS_ASKED = 256,  /* of what others ask that is heard at once */
+    SL_REDIS_LINES = 1024, /* buckets; a power of two */
 };
 
 enum sl_rd_kind {
@@ -58,6 +59,8 @@ enum sl_rd_kind {
     SL_RD_LOAD,
     SL_RD_LIST,
     SL_RD_SWEEP,
+    SL_RD_ASK,
+    SL_RD_ASKED,
     SL_RD_KINDS
 };
 
@@ -87,6 +90,8 @@ struct sl_rd_call {
         sl_store_seen *seen;     /* LOOK, TAKE */
         sl_store_loaded *loaded; /* LOAD */
         sl_store_listed *listed; /* LIST */
+        sl_store_told *told;     /* ASK */
+        sl_store_heard *heard;   /* ASKED */
     } cb;
     void *arg;
 };
@@ -103,7 +108,7 @@ struct sl_rd_op {
     struct sl_rd_op *after;         /* in its line */
     struct sl_rd_op *newer, *older; /* all ops, by age */
     struct sl_redis *r;
-    struct sl_rd_line *line; /* NULL: LIST, SWEEP, or there was no memory */
+    struct sl_rd_line *line; /* NULL: LIST, SWEEP, ASKED, or there was no memory */
     struct sl_rd_call call;
     enum sl_code code;
     struct sl_error err;
@@ -122,6 +127,9 @@ struct sl_rd_op {
     unsigned char incarnation[16];
     uint64_t version; /* that it speaks of */
     size_t limit;     /* LIST */
+    bool runs;        /* ASK */
+    uint64_t fence;
+    struct sl_store_asked *asked; /* ASKED: n_view of them */
 
     /* SNAP, LOAD: bytes in pieces */
     uv_work_t work;
@@ -211,7 +219,8 @@ void sl_rd_close_handles(struct sl_redis *r); /* then everything is freed */
 /* --- redis_ops.c: the table's functions ----------------------------------------------------------
  */
 extern const struct sl_store_kind sl_store_redis;
-void sl_rd_tell(struct sl_rd_op *op); /* its callback */
+extern const char *const sl_rd_asks[SL_ASKS]; /* as the store has them */
+void sl_rd_tell(struct sl_rd_op *op);         /* its callback */
 void sl_rd_tell_error(const struct sl_rd_call *call, const struct sl_error *err);
 void sl_rd_free_op(struct sl_rd_op *op);
 

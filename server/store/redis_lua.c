@@ -252,4 +252,23 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " end\n"
     "end\n"
     "return {'ok',ms,call('ZCARD',ALL)}\n",
+
+    /* what, fence (0: of whatever turn runs), life in ms: does it run?, its fence. HDEL first: so that
+     * what may make room can be ended without memory. */
+    [SL_LUA_ASK] = BEGIN
+    "local g=head(H)\n"
+    "if not g or gone(g) then return {'none',ms} end\n"
+    "local fence=ARGV[4]\n"
+    "if not held(g) or string.sub(g.lh,-2)~=':t' or (fence~='0' and fence~=g.fen) then\n"
+    " return {'ok',ms,0,g.fen}\n"
+    "end\n"
+    "local to='slate1:asked:'..string.match(g.lh,'^[^:]*')\n"
+    "call('HDEL',H,'-')\n"
+    "call('SADD',to,ARGV[3]..' '..g.fen..' '..ARGV[1]..'/'..ARGV[2])\n"
+    "call('PEXPIRE',to,ARGV[5])\n"
+    "return {'ok',ms,1,g.fen}\n",
+
+    /* node, how many at most: they are told once */
+    [SL_LUA_ASKED] = BEGIN
+    "return {'ok',ms,call('SPOP','slate1:asked:'..ARGV[3],ARGV[4])}\n",
 };

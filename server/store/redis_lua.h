@@ -7,15 +7,17 @@
  *                                 digits), new tokens (10), XXH3-64 (16 hex), payload (record.h)
  *     slate1:{TENANT/ID}:a        list: the last four answers: version, XXH3-64, payload
  *     slate1:{TENANT/ID}:s:N      string: a snapshot's bytes. N is new for every write; which of
- * them counts stands in the head, the others end by themselves slate1:all                  sorted
- * set: TENANT/ID by the time of its end (+inf: never) slate1:ids:TENANT           sorted set of
- * ids, for lists: all of one score
+ *                                 them counts stands in the head, the others end by themselves
+ *     slate1:all                  sorted set: TENANT/ID by the time of its end (+inf: never)
+ *     slate1:ids:TENANT           sorted set of ids, for lists: all of one score
+ *     slate1:asked:NODE           set: what other servers ask of that one's turns: "cancel FENCE
+ *                                 TENANT/ID", or "pause …"; ends by itself
  *
  * The hash: inc (incarnation, hex), ver, tok (tokens seen), cre, use, ttl (s), meta; sv, sn, sz, sd
  * (the snapshot's version, N, bytes, XXH3-128); rt (tokens of the turns since); op (which call made
- * this version); fen (the last fence given), lh (node:call that holds the lease), lu (until when,
- * ms of Redis' clock), lk (the Idempotency-Key of its turn). Versions have 20 digits, so that texts
- * compare as numbers do: Lua's numbers end at 2^53.
+ * this version); fen (the last fence given), lh (who holds the lease: node:call, of a turn
+ * node:call:t), lu (until when, ms of Redis' clock), lk (the Idempotency-Key of its turn). Versions
+ * have 20 digits, so that texts compare as numbers do: Lua's numbers end at 2^53.
  *
  * All scripts may be repeated: a call whose answer was lost is made again as it was, and gives what
  * it gave. Under maxmemory a script's first write is of a kind that Redis refuses then (OOM), or
@@ -39,6 +41,8 @@ enum sl_rd_script {
     SL_LUA_LOAD,
     SL_LUA_LIST,
     SL_LUA_SWEEP,
+    SL_LUA_ASK,
+    SL_LUA_ASKED,
     SL_LUA_N
 };
 

@@ -277,17 +277,21 @@ static void look(struct sl_store *st, const char *tenant, const char *id, sl_sto
 }
 
 static void take(struct sl_store *st, const char *tenant, const char *id,
-                 const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg)
+                 const char *idempotency_key, enum sl_store_taker taker, sl_store_seen *cb,
+                 void *arg)
 {
+    char name[32];
     struct sl_rd_call call = {.kind = SL_RD_TAKE, .cb.seen = cb, .arg = arg};
     struct sl_rd_op *op = new_op(st, SL_LUA_TAKE, call, tenant, id);
     if (!op)
         return;
     sl_rd_arg_text(&op->args, op->r->node);
-    sl_rd_arg_number(&op->args, ++op->r->n_calls);
+    snprintf(name, sizeof name, "%" PRIu64 "%s", ++op->r->n_calls,
+             taker == SL_TAKER_TURN ? ":t" : "");
+    sl_rd_arg_text(&op->args, name);
     sl_rd_arg_text(&op->args, idempotency_key ? idempotency_key : "");
     sl_rd_arg_number(&op->args, op->r->lease_ms);
-    sl_rd_arg_text(&op->args, to_remove ? "1" : "0");
+    sl_rd_arg_text(&op->args, taker == SL_TAKER_REMOVE ? "1" : "0");
 }
 
 static void renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)
@@ -306,6 +310,34 @@ static void release(struct sl_store *st, const struct sl_store_key *k, sl_store_
     struct sl_rd_op *op = new_op(st, SL_LUA_RELEASE, call, k->tenant, k->id);
     if (op)
         sl_rd_arg_number(&op->args, k->fence);
+}
+
+/* --- what is asked of another server's turns -----------------------------------------------------
+ */
+
+const char *const sl_rd_asks[SL_ASKS] = {[SL_ASK_CANCEL] = "cancel", [SL_ASK_PAUSE] = "pause"};
+
+static void ask(struct sl_store *st, const char *tenant, const char *id, enum sl_store_ask what,
+                uint64_t fence, sl_store_told *cb, void *arg)
+{
+    struct sl_rd_call call = {.kind = SL_RD_ASK, .cb.told = cb, .arg = arg};
+    struct sl_rd_op *op = new_op(st, SL_LUA_ASK, call, tenant, id);
+    if (!op)
+        return;
+    sl_rd_arg_text(&op->args, sl_rd_asks[what]);
+    sl_rd_arg_number(&op->args, fence);
+    sl_rd_arg_number(&op->args, op->r->lease_ms);
+}
+
+static void asked(struct sl_store *st, sl_store_heard *cb, void *arg)
+{
+    struct sl_rd_call call = {.kind = SL_RD_ASKED, .cb.heard = cb, .arg = arg};
+    struct sl_rd_op *op = new_op(st, SL_LUA_ASKED, call, "-", NULL);
+    if (!op)
+        return;
+    op->limit = SL_REDIS_ASKED;
+    sl_rd_arg_text(&op->args, op->r->node);
+    sl_rd_arg_number(&op->args, op->limit);
 }
 
 /* --- lists --------------------------------------------------------------------------------------
@@ -355,6 +387,12 @@ void sl_rd_tell_error(const struct sl_rd_call *call, const struct sl_error *err)
     case SL_RD_LIST:
         call->cb.listed(call->arg, NULL, 0, false, err);
         break;
+    case SL_RD_ASK:
+        call->cb.told(call->arg, false, 0, err);
+        break;
+    case SL_RD_ASKED:
+        call->cb.heard(call->arg, NULL, 0, err);
+        break;
     default:
         call->cb.done(call->arg, err->code, err);
         break;
@@ -379,6 +417,12 @@ void sl_rd_tell(struct sl_rd_op *op)
     case SL_RD_LIST:
         call->cb.listed(call->arg, op->view, op->n_view, op->more, NULL);
         break;
+    case SL_RD_ASK:
+        call->cb.told(call->arg, op->runs, op->fence, NULL);
+        break;
+    case SL_RD_ASKED:
+        call->cb.heard(call->arg, op->asked, op->n_view, NULL);
+        break;
     default:
         call->cb.done(call->arg, SL_OK, NULL);
         break;
@@ -389,6 +433,7 @@ void sl_rd_free_op(struct sl_rd_op *op)
 {
     sl_rd_free_load(op);
     sl_free(op->view);
+    sl_free(op->asked);
     sl_free(op->data);
     sl_free(op->args.mem);
     sl_free(op);
@@ -427,6 +472,8 @@ const struct sl_store_kind sl_store_redis = {.scheme = "redis:",
                                              .take = take,
                                              .renew = renew,
                                              .release = release,
+                                             .ask = ask,
+                                             .asked = asked,
                                              .list = list,
                                              .sweep = sweep,
                                              .lease_ms = lease_ms,

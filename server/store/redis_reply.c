@@ -241,6 +241,63 @@ static void take_list(struct sl_rd_op *op, const redisReply *r)
     sl_rd_finish(op);
 }
 
+static void take_told(struct sl_rd_op *op, const redisReply *r)
+{
+    uint64_t runs;
+    if (r->elements < 4 || !sl_rd_number(r->element[2], &runs) ||
+        !sl_rd_number(r->element[3], &op->fence))
+        sl_rd_strange(op, "whether a turn runs");
+    else
+        op->runs = runs != 0;
+    sl_rd_finish(op);
+}
+
+/* "WHAT FENCE TENANT/ID". */
+static bool asked_of(const redisReply *r, struct sl_store_asked *ret)
+{
+    if (!is_text(r))
+        return false;
+    for (size_t i = 0; i < SL_ASKS; i++) {
+        size_t n = strlen(sl_rd_asks[i]);
+        if (r->len <= n || memcmp(r->str, sl_rd_asks[i], n) != 0 || r->str[n] != ' ')
+            continue;
+        redisReply fence = *r;
+        const char *end = r->str + r->len;
+        fence.str += n + 1;
+        const char *blank = memchr(fence.str, ' ', (size_t)(end - fence.str));
+        const char *slash = blank ? memchr(blank, '/', (size_t)(end - blank)) : NULL;
+        if (!slash)
+            return false;
+        size_t n_tenant = (size_t)(slash - blank - 1), n_id = (size_t)(end - slash - 1);
+        fence.len = (size_t)(blank - fence.str);
+        ret->what = (enum sl_store_ask)i;
+        if (!sl_rd_number(&fence, &ret->fence) || !sl_tenant_valid(blank + 1, n_tenant) ||
+            !sl_session_id_valid(slash + 1, n_id))
+            return false;
+        memcpy(ret->tenant, blank + 1, n_tenant);
+        memcpy(ret->id, slash + 1, n_id);
+        return true;
+    }
+    return false;
+}
+
+static void take_asked(struct sl_rd_op *op, const redisReply *r)
+{
+    const redisReply *v = r->elements > 2 ? r->element[2] : NULL;
+    if (!v || v->type != REDIS_REPLY_ARRAY || v->elements > op->limit) {
+        sl_rd_strange(op, "what other servers ask");
+        sl_rd_finish(op);
+        return;
+    }
+    op->asked = sl_calloc(v->elements + 1, sizeof *op->asked);
+    if (!op->asked)
+        op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for what other servers ask");
+    /* One that is none of ours is left out: the others are not to miss what they ask for it. */
+    for (size_t i = 0; op->asked && i < v->elements; i++)
+        op->n_view += asked_of(v->element[i], &op->asked[op->n_view]);
+    sl_rd_finish(op);
+}
+
 static void take_ok(struct sl_rd_op *op, redisReply *r)
 {
     switch (op->call.kind) {
@@ -259,6 +316,12 @@ static void take_ok(struct sl_rd_op *op, redisReply *r)
             sl_rd_next_piece(op);
         else
             sl_rd_finish(op);
+        break;
+    case SL_RD_ASK:
+        take_told(op, r);
+        break;
+    case SL_RD_ASKED:
+        take_asked(op, r);
         break;
     case SL_RD_SWEEP:
         if (r->elements < 3 || !sl_rd_number(r->element[2], &op->r->stats.sessions))

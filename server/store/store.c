@@ -98,9 +98,10 @@ void sl_store_look(struct sl_store *st, const char *tenant, const char *id, sl_s
 }
 
 void sl_store_take(struct sl_store *st, const char *tenant, const char *id,
-                   const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg)
+                   const char *idempotency_key, enum sl_store_taker taker, sl_store_seen *cb,
+                   void *arg)
 {
-    st->kind->take(st, tenant, id, idempotency_key, to_remove, cb, arg);
+    st->kind->take(st, tenant, id, idempotency_key, taker, cb, arg);
 }
 
 void sl_store_renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)
@@ -114,6 +115,17 @@ void sl_store_release(struct sl_store *st, const struct sl_store_key *k, sl_stor
 {
     assert(k->fence);
     st->kind->release(st, k, cb, arg);
+}
+
+void sl_store_ask(struct sl_store *st, const char *tenant, const char *id, enum sl_store_ask what,
+                  uint64_t fence, sl_store_told *cb, void *arg)
+{
+    st->kind->ask(st, tenant, id, what, fence, cb, arg);
+}
+
+void sl_store_asked(struct sl_store *st, sl_store_heard *cb, void *arg)
+{
+    st->kind->asked(st, cb, arg);
 }
 
 void sl_store_list(struct sl_store *st, const char *tenant, const struct sl_list_query *q,

@@ -22,6 +22,8 @@
 #include "proto/request.h"
 #include "slate/snapshot.h"
 
+enum { SL_TENANT_MAX = 64 /* bytes of a tenant's name */ };
+
 /* Which session, and which of its lives. */
 struct sl_store_key {
     const char *tenant;
@@ -163,10 +165,13 @@ struct sl_store_view {
 typedef void sl_store_seen(void *arg, const struct sl_store_view *v, const struct sl_error *err);
 void sl_store_look(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,
                    void *arg);
+/* What a lease is taken for. REMOVE: also where there is no room for anything else. */
+enum sl_store_taker { SL_TAKER_TURN, SL_TAKER_CHANGE, SL_TAKER_REMOVE };
 /* Takes the lease. What this server itself still held (its release was lost) is taken anew.
- * idempotency_key NULL: none. to_remove: also where there is no room for anything else. */
+ * idempotency_key NULL: none. */
 void sl_store_take(struct sl_store *st, const char *tenant, const char *id,
-                   const char *idempotency_key, bool to_remove, sl_store_seen *cb, void *arg);
+                   const char *idempotency_key, enum sl_store_taker taker, sl_store_seen *cb,
+                   void *arg);
 /* For another lease_ms, from now on. LEASE_LOST, SESSION_NOT_FOUND. */
 void sl_store_renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                     void *arg);
@@ -174,6 +179,25 @@ void sl_store_renew(struct sl_store *st, const struct sl_store_key *k, sl_store_
  * Nothing to be done where it was lost: SL_OK. */
 void sl_store_release(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                       void *arg);
+
+/* What one server asks of the turn that another one has the lease for. */
+enum sl_store_ask { SL_ASK_CANCEL, SL_ASK_PAUSE, SL_ASKS };
+/* Does such a turn run? fence: of its lease. */
+typedef void sl_store_told(void *arg, bool runs, uint64_t fence, const struct sl_error *err);
+/* fence 0: whatever turn has the lease now; else that one's alone. Its server hears of it with the
+ * next sl_store_asked(), or not at all (it is gone, or the answer to that was lost): ask until the
+ * turn does not run any more. */
+void sl_store_ask(struct sl_store *st, const char *tenant, const char *id, enum sl_store_ask what,
+                  uint64_t fence, sl_store_told *cb, void *arg);
+struct sl_store_asked {
+    char tenant[SL_TENANT_MAX + 1], id[SL_SESSION_ID_MAX + 1];
+    uint64_t fence;
+    enum sl_store_ask what;
+};
+/* What others have asked of this server's turns since the last call. v is valid during the call. */
+typedef void sl_store_heard(void *arg, const struct sl_store_asked *v, size_t n,
+                            const struct sl_error *err);
+void sl_store_asked(struct sl_store *st, sl_store_heard *cb, void *arg);
 
 /* The tenant's sessions above q->after that begin with q->prefix, in byte order, q->limit at most;
  * v NULL: an error. */

@@ -95,7 +95,7 @@ static struct seen take(struct shop *st, const struct sl_store_key *k, const cha
 {
     struct seen s = {.st = st};
     st->n_waiting++;
-    sl_store_take(st->store, k->tenant, k->id, key, false, on_seen, &s);
+    sl_store_take(st->store, k->tenant, k->id, key, SL_TAKER_TURN, on_seen, &s);
     shop_run(st);
     return s;
 }
@@ -223,6 +223,114 @@ static void test_a_lease_that_is_over(void **state)
     assert_int_equal(renew(a, &free), SL_OK);
     set_lease_over(&free);
     assert_int_equal(turn(a, &free, 1), SL_OK);
+    free_shop(b);
+    free_shop(a);
+}
+
+/* --- what one server asks of another's turn ----------------------------------------------------*/
+
+struct asked {
+    struct shop *st;
+    enum sl_code code;
+    bool runs;
+    uint64_t fence;
+    struct sl_store_asked v[8];
+    size_t n;
+};
+
+static void on_told(void *arg, bool runs, uint64_t fence, const struct sl_error *err)
+{
+    struct asked *a = arg;
+    a->st->n_waiting--;
+    a->code = err ? err->code : SL_OK;
+    a->runs = runs;
+    a->fence = fence;
+}
+
+static struct asked ask(struct shop *st, const struct sl_store_key *k, enum sl_store_ask what,
+                        uint64_t fence)
+{
+    struct asked a = {.st = st};
+    st->n_waiting++;
+    sl_store_ask(st->store, k->tenant, k->id, what, fence, on_told, &a);
+    shop_run(st);
+    return a;
+}
+
+static void on_heard(void *arg, const struct sl_store_asked *v, size_t n,
+                     const struct sl_error *err)
+{
+    struct asked *a = arg;
+    a->st->n_waiting--;
+    assert_null(err);
+    assert_true(n <= sizeof a->v / sizeof *a->v);
+    memcpy(a->v, v, n * sizeof *v);
+    a->n = n;
+}
+
+static struct asked hear(struct shop *st)
+{
+    struct asked a = {.st = st};
+    st->n_waiting++;
+    sl_store_asked(st->store, on_heard, &a);
+    shop_run(st);
+    return a;
+}
+
+static void expect_told(struct asked a, enum sl_code code, bool runs, uint64_t fence)
+{
+    assert_int_equal(a.code, code);
+    assert_int_equal(a.runs, runs);
+    assert_int_equal(a.fence, fence);
+}
+
+static void test_what_is_asked_of_a_turn(void **state)
+{
+    (void)state;
+    struct shop *a = new_shop(), *b = other_shop();
+    struct sl_store_key none = {.tenant = "default", .id = "none"};
+    do_create(a, 0);
+    shop_run(a);
+    struct sl_store_key k = shop_key(a, 0), held = k;
+    expect_told(ask(b, &none, SL_ASK_CANCEL, 0), SL_E_SESSION_NOT_FOUND, false, 0);
+    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, false, 0);
+    held.fence = take(a, &k, NULL).view.head.key.fence;
+    assert_int_equal(hear(a).n, 0);
+    for (int i = 0; i < 2; i++) /* again: it is one thing that is asked */
+        expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, true, held.fence);
+    expect_told(ask(b, &k, SL_ASK_PAUSE, held.fence), SL_OK, true, held.fence);
+    expect_told(ask(b, &k, SL_ASK_PAUSE, held.fence + 1), SL_OK, false, held.fence);
+    redisReply *keys = redis_ask(&redis, "KEYS slate1:asked:?*");
+    assert_int_equal(keys->elements, 1);
+    redis_do(&redis, "SADD %s nonsense cancel", keys->element[0]->str);
+    redisReply *life = redis_ask(&redis, "PTTL %s", keys->element[0]->str);
+    assert_true(life->integer > 0); /* it ends by itself */
+    freeReplyObject(life);
+    freeReplyObject(keys);
+    assert_int_equal(hear(b).n, 0);
+    struct asked heard = hear(a);
+    assert_int_equal(heard.n, 2); /* what nobody can have asked is left out */
+    for (size_t i = 0; i < 2; i++) {
+        assert_string_equal(heard.v[i].tenant, k.tenant);
+        assert_string_equal(heard.v[i].id, k.id);
+        assert_int_equal(heard.v[i].fence, held.fence);
+    }
+    assert_int_equal(heard.v[0].what + heard.v[1].what, SL_ASK_CANCEL + SL_ASK_PAUSE);
+    assert_int_equal(hear(a).n, 0);
+    /* Without room for anything: what ends a turn may be what makes some. */
+    redis_do(&redis, "CONFIG SET maxmemory 1");
+    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, true, held.fence);
+    redis_do(&redis, "CONFIG SET maxmemory 0");
+    assert_int_equal(hear(a).n, 1);
+    assert_int_equal(turn(a, &held, 1), SL_OK);
+    expect_told(ask(b, &k, SL_ASK_CANCEL, held.fence), SL_OK, false, held.fence);
+    /* Something shorter than a turn cannot be ended. */
+    struct seen s = {.st = a};
+    a->n_waiting++;
+    sl_store_take(a->store, k.tenant, k.id, NULL, SL_TAKER_CHANGE, on_seen, &s);
+    shop_run(a);
+    assert_int_equal(s.code, SL_OK);
+    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, false, held.fence + 1);
     free_shop(b);
     free_shop(a);
 }
@@ -511,6 +619,7 @@ int main(void)
         cmocka_unit_test(test_random_changes),
         cmocka_unit_test(test_one_holder_at_a_time),
         cmocka_unit_test(test_a_lease_that_is_over),
+        cmocka_unit_test(test_what_is_asked_of_a_turn),
         cmocka_unit_test(test_times_to_live),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_as_many_as_there_may_be),

@@ -167,12 +167,32 @@ static void on_listed(void *arg, const struct sl_store_view *v, size_t n, bool m
     n_told += err != NULL;
 }
 
+static void on_told(void *arg, bool runs, uint64_t fence, const struct sl_error *err)
+{
+    struct leasing *l = arg;
+    l->st->n_waiting--;
+    assert_true(err || (runs && fence == l->key.fence));
+    n_told += err != NULL;
+}
+
+static void on_heard(void *arg, const struct sl_store_asked *v, size_t n,
+                     const struct sl_error *err)
+{
+    struct leasing *l = arg;
+    l->st->n_waiting--;
+    /* None: what was heard was lost on its way, and is asked again. Two: nobody heard the first. */
+    assert_true(err || n <= 2);
+    for (size_t i = 0; i < n; i++)
+        assert_true(v[i].fence <= l->key.fence);
+    n_told += err != NULL;
+}
+
 /* A lease is taken, looked at, renewed and given back; what is refused is refused by its fence. */
 static void lease(struct shop *st, size_t i)
 {
     struct leasing l = {.st = st, .key = shop_key(st, i)}, other = l;
     st->n_waiting++;
-    sl_store_take(st->store, l.key.tenant, l.key.id, "key", false, on_seen, &l);
+    sl_store_take(st->store, l.key.tenant, l.key.id, "key", SL_TAKER_TURN, on_seen, &l);
     shop_run(st);
     if (l.code)
         return;
@@ -183,6 +203,12 @@ static void lease(struct shop *st, size_t i)
     shop_run(st);
     st->n_waiting++;
     sl_store_look(st->store, l.key.tenant, l.key.id, on_seen, &other);
+    shop_run(st);
+    st->n_waiting++;
+    sl_store_ask(st->store, l.key.tenant, l.key.id, SL_ASK_CANCEL, 0, on_told, &l);
+    shop_run(st);
+    st->n_waiting++;
+    sl_store_asked(st->store, on_heard, &l);
     shop_run(st);
     st->n_waiting++;
     sl_store_release(st->store, &old, on_done, &l);

@@ -15,6 +15,7 @@
 
 #include "tests/support/balancer.h"
 #include "tests/support/cluster.h"
+#include "tests/support/node.h"
 
 void fleet_node_start(struct fleet *f, unsigned i)
 {
@@ -94,4 +95,47 @@ void fleet_abandon(struct fleet *f)
         if (f->node[i].server)
             fleet_node_end(f, i, SIGKILL);
     redis_done(&f->redis);
+}
+
+struct client *fleet_at(const struct fleet *f, unsigned i)
+{
+    return f->node[i % FLEET_NODES].c;
+}
+
+/* --- the mirror --------------------------------------------------------------------------------*/
+
+void twin_start(struct twin *t, const char *name, const char *const *options)
+{
+    const char *all[FLEET_OPTIONS_MAX + 1] = {"--tokenizer=bytes", "--model", seeded_bytes_model()};
+    size_t n = 3;
+    for (size_t i = 0; options[i]; i++) {
+        assert_true(n < FLEET_OPTIONS_MAX);
+        all[n++] = options[i];
+    }
+    api_start(&t->mirror,
+              (const char *const[]){all[0], all[1], all[2], "--sessions-in-memory=512", NULL});
+    client_unrecorded(t->mirror.client);
+    fleet_start(&t->fleet, name, all);
+}
+
+void twin_abandon(struct twin *t)
+{
+    fleet_abandon(&t->fleet);
+    api_stop(&t->mirror);
+}
+
+void twin_create(struct twin *t, const char *id)
+{
+    reply_free(expect(post(fleet_at(&t->fleet, 0), "/v1/sessions", "{'id':'%s'}", id), 201));
+    reply_free(expect(post(t->mirror.client, "/v1/sessions", "{'id':'%s'}", id), 201));
+}
+
+void twin_turn(struct twin *t, const char *id, unsigned node, const char *prompt, unsigned seed)
+{
+    struct gen got, want;
+    turn_of(fleet_at(&t->fleet, node), &got, id, prompt, seed);
+    turn_of(t->mirror.client, &want, id, prompt, seed);
+    output_same(&got.o, &want.o);
+    gen_done(&got);
+    gen_done(&want);
 }

@@ -1,5 +1,6 @@
 /* fleet.h: three servers that share a Redis: killed, stopped, started again. Each has its own port
- * for life, and a client. */
+ * for life, and a client. With a mirror: one server without a store, on which the same turns are
+ * run in the same order: what it says is what the fleet must say. */
 #ifndef SLATE_TESTS_FLEET_H
 #define SLATE_TESTS_FLEET_H
 
@@ -37,5 +38,18 @@ void fleet_node_start(struct fleet *f, unsigned i);
 int fleet_node_end(struct fleet *f, unsigned i, int signal);
 bool fleet_node_has_ended(const struct fleet *f, unsigned i);
 void fleet_node_signal(struct fleet *f, unsigned i, int signal);
+struct client *fleet_at(const struct fleet *f, unsigned i); /* of node i % FLEET_NODES */
+
+struct twin {
+    struct fleet fleet;
+    struct api mirror;
+};
+
+/* Of the bytes model; options: more of the nodes'. */
+void twin_start(struct twin *t, const char *name, const char *const *options);
+void twin_abandon(struct twin *t);
+void twin_create(struct twin *t, const char *id); /* in both */
+/* In both, with everything told, which must be the same. */
+void twin_turn(struct twin *t, const char *id, unsigned node, const char *prompt, unsigned seed);
 
 #endif

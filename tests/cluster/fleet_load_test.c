@@ -1,0 +1,144 @@
+/* fleet_load_test.c: a fleet under load of 32 sessions: servers are killed at random moments, told
+ * to end one after the other behind a balancer, or gone: what was acknowledged is kept, once.
+ *
+ * `fleet_load_test 200` (make soak) kills so often. Nothing sleeps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/balancer.h"
+#include "tests/support/fleet_load.h"
+
+static struct twin t;
+
+static unsigned n_kills = 20;
+
+static void kill_one(unsigned i)
+{
+    fleet_node_signal(&t.fleet, i, SIGKILL);
+    load_killed(i);
+    fleet_node_end(&t.fleet, i, 0);
+}
+
+static void killed_at_random_moments(void **state)
+{
+    (void)state;
+    load_begin(&t, NULL, "s");
+    for (unsigned round = 0; round < n_kills; round++) {
+        load_run(20 + load_draw(80));
+        unsigned i = load_node();
+        kill_one(i);
+        load_run(20);
+        fleet_node_start(&t.fleet, i);
+        if (round % 4 == 3) {
+            load_settle();
+            load_check();
+        }
+    }
+    load_settle();
+    load_check();
+    struct load_counts n = load_counts();
+    print_message(
+        "killed %u times: %u answers, all kept; %u turns had been applied unseen, %u were "
+        "answered again; a session was unusable for %lld ms at most\n",
+        n_kills, n.acknowledged, n.unseen, n.replayed, (long long)n.longest_ms);
+}
+
+/* --- behind a balancer -------------------------------------------------------------------------*/
+
+/* Every node in its turn is told to end, under load, and started again. */
+static void roll(void)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        load_run(60);
+        fleet_node_signal(&t.fleet, i, SIGTERM);
+        while (!fleet_node_has_ended(&t.fleet, i))
+            load_run(10);
+        assert_int_equal(fleet_node_end(&t.fleet, i, 0), 0);
+        load_run(60);
+        fleet_node_start(&t.fleet, i);
+        load_settle();
+        load_check();
+    }
+}
+
+static void behind(enum balancer_kind kind, const char *prefix, void (*test)(void))
+{
+    unsigned ports[FLEET_NODES];
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        ports[i] = t.fleet.node[i].port;
+    struct balancer *b = balancer_start(kind, ports);
+    struct client *front = client_open(balancer_base(b));
+    client_unrecorded(front);
+    load_begin(&t, front, prefix);
+    test();
+    client_close(front);
+    balancer_stop(b);
+}
+
+static void a_rolling_restart_is_seen_by_nobody(void **state)
+{
+    (void)state;
+    behind(BALANCER_HAPROXY_FLEET, "h", roll);
+}
+
+/* A node that is gone: its sessions are served elsewhere. */
+static void lose_one(void)
+{
+    load_run(60);
+    load_settle();
+    fleet_node_end(&t.fleet, 1, SIGKILL);
+    load_run(120);
+    load_settle();
+    load_check();
+    fleet_node_start(&t.fleet, 1);
+}
+
+static void a_node_that_is_gone_is_not_missed(void **state)
+{
+    (void)state;
+    behind(BALANCER_HAPROXY_FLEET, "g", lose_one);
+    behind(BALANCER_NGINX_FLEET, "n", lose_one);
+}
+
+/* --- all of it ---------------------------------------------------------------------------------*/
+
+static int start(void **state)
+{
+    (void)state;
+    twin_start(&t, "load",
+               (const char *const[]){"--sessions-in-memory=16", "--drain-delay=3s",
+                                     "--replay-limit=60", NULL});
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    twin_abandon(&t);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rolling_restart_is_seen_by_nobody),
+        cmocka_unit_test(a_node_that_is_gone_is_not_missed),
+        cmocka_unit_test(killed_at_random_moments),
+    };
+    if (argc > 1)
+        n_kills = (unsigned)strtoul(argv[1], NULL, 10);
+    if (argc > 2) /* what a failure printed */
+        load_seed(strtoull(argv[2], NULL, 10));
+    if (argc > 3) /* these alone: "a_rolling*" */
+        cmocka_set_test_filter(argv[3]);
+    return cmocka_run_group_tests_name("fleet_load", tests, start, stop);
+}

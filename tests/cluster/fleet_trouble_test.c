@@ -1,0 +1,259 @@
+/* fleet_trouble_test.c: a fleet whose Redis is restarted, slow, full, a replica, out of reach, or
+ * holds something else: turns fail with a 503 that says so, and service comes back by itself.
+ *
+ * What a session says is compared with a mirror (fleet.h). Nothing sleeps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "tests/support/fleet.h"
+#include "tests/support/node.h"
+
+static struct twin t;
+
+/* --- trouble with Redis ------------------------------------------------------------------------*/
+
+static struct call *plain_turn(unsigned node, unsigned seed)
+{
+    return turn_start(fleet_at(&t.fleet, node), "trouble", "Once", seed);
+}
+
+/* A turn is refused with that, and the session is as it was. Gives the message (16 calls long). */
+static void is_refused(unsigned node, const char *code, const char *text)
+{
+    struct reply *r = expect(call_finish(plain_turn(node, 99)), 503);
+    const char *message = str_at(r->json, "error.message");
+    if (strcmp(str_at(r->json, "error.code"), code) != 0 || !strstr(message, text))
+        fail_msg("'%s' instead of %s, '%s'", message, code, text);
+    assert_non_null(reply_header(r, "Retry-After"));
+    reply_free(r);
+}
+
+/* Service comes back by itself; then the session is the mirror's. */
+static void comes_back(unsigned seed)
+{
+    struct gen got, want;
+    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        struct reply *r;
+        for (;;) {
+            r = call_finish(plain_turn(i, seed + i));
+            if (r->status == 200)
+                break;
+            assert_true(r->status == 503 || r->status == 409); /* a lease that was not given back */
+            reply_free(r);
+            if (client_now_ms() > deadline)
+                fail_msg("no service on node %u any more", i);
+        }
+        got.r = r;
+        output_of(r, &got.o);
+        turn_of(t.mirror.client, &want, "trouble", "Once", seed + i);
+        output_same(&got.o, &want.o);
+        assert_int_equal(int_at(got.r->json, "version"), int_at(want.r->json, "version"));
+        gen_done(&got);
+        gen_done(&want);
+    }
+}
+
+static void redis_is_restarted(void **state)
+{
+    (void)state;
+    twin_create(&t, "trouble");
+    comes_back(1);
+    redis_end(&t.fleet.redis, SIGTERM);
+    is_refused(0, "store_unavailable", "the store is not there");
+    expect_error(get(fleet_at(&t.fleet, 1), "/v1/sessions"), 503, "store_unavailable", NULL);
+    expect_error(get(fleet_at(&t.fleet, 1), "/v1/sessions/trouble"), 503, "store_unavailable",
+                 NULL);
+    expect_error(post(fleet_at(&t.fleet, 2), "/v1/sessions", "{'id':'none'}"), 503,
+                 "store_unavailable", NULL);
+    reply_free(expect(
+        post(fleet_at(&t.fleet, 2), "/v1/generate", "{'prompt':'no session','max_tokens':1}"),
+        200));
+    redis_start(&t.fleet.redis);
+    comes_back(10);
+    redis_end(&t.fleet.redis, SIGKILL); /* what it acknowledged is there */
+    redis_start(&t.fleet.redis);
+    comes_back(20);
+    /* It forgets its scripts. */
+    redis_do(&t.fleet.redis, "SCRIPT FLUSH");
+    comes_back(30);
+}
+
+/* A turn outlives an outage that is shorter than its lease. */
+static void a_turn_outlives_a_restart(void **state)
+{
+    (void)state;
+    struct call *k =
+        stream_start(fleet_at(&t.fleet, 0), "'session':'trouble','prompt':'Tell','seed':40,"
+                                            "'max_tokens':1000000,'ignore_eos':true");
+    call_until_events(k, 2);
+    redis_end(&t.fleet.redis, SIGTERM);
+    call_until_events(k, 50);
+    redis_start(&t.fleet.redis);
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        until_metric(fleet_at(&t.fleet, i), "slate_store_read_only", 0);
+    struct reply *c = expect(session_post(fleet_at(&t.fleet, 0), "trouble", "/cancel"), 200);
+    reply_free(c);
+    struct reply *r = expect(call_finish(k), 200);
+    assert_true(r->done);
+    const json_t *last = r->events[r->n_events - 1];
+    assert_string_equal(str_at(last, "finish_reason"), "cancelled");
+    int64_t version = int_at(last, "version");
+    reply_free(r);
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        assert_int_equal(session_version(fleet_at(&t.fleet, i), "trouble"), version);
+    /* The mirror knows nothing of it. */
+    reply_free(expect(del(fleet_at(&t.fleet, 1), "/v1/sessions/trouble"), 200));
+    reply_free(expect(del(t.mirror.client, "/v1/sessions/trouble"), 200));
+    twin_create(&t, "trouble");
+    comes_back(50);
+}
+
+/* It is there, and says nothing: the answers come late, or never. */
+static void redis_is_slow(void **state)
+{
+    (void)state;
+    redisContext *c = redis_say(&t.fleet.redis, "DEBUG SLEEP %s", "0.5"); /* less than the limit */
+    reply_free(expect(call_finish(plain_turn(0, 60)), 200));
+    struct gen g;
+    turn_of(t.mirror.client, &g, "trouble", "Once", 60);
+    gen_done(&g);
+    redisFree(c);
+    c = redis_say(&t.fleet.redis, "DEBUG SLEEP %s", "2.5");
+    is_refused(0, "store_unavailable", "does not answer");
+    comes_back(70);
+    redisFree(c);
+    redis_do(&t.fleet.redis, "CLIENT PAUSE %d ALL", 2500);
+    is_refused(1, "store_unavailable", "does not answer");
+    comes_back(80);
+    redis_signal(&t.fleet.redis, SIGSTOP);
+    is_refused(2, "store_unavailable", "does not answer");
+    redis_signal(&t.fleet.redis, SIGCONT);
+    comes_back(90);
+}
+
+static void redis_takes_no_writes(void **state)
+{
+    (void)state;
+    reply_free(expect(post(fleet_at(&t.fleet, 0), "/v1/sessions", "{'id':'spare'}"), 201));
+    redis_do(&t.fleet.redis, "CONFIG SET maxmemory 1");
+    is_refused(0, "store_full", "it has no memory left");
+    expect_error(post(fleet_at(&t.fleet, 1), "/v1/sessions", "{'id':'none'}"), 503, "store_full",
+                 NULL);
+    reply_free(session_get(fleet_at(&t.fleet, 2), "trouble")); /* is still read */
+    redis_do(&t.fleet.redis, "CONFIG SET maxmemory 0");
+    comes_back(100);
+    /* Full while a turn runs: it is not committed, and says so. */
+    struct call *k =
+        stream_start(fleet_at(&t.fleet, 0), "'session':'trouble','prompt':'Tell','seed':5,"
+                                            "'max_tokens':1000000,'ignore_eos':true");
+    call_until_events(k, 2);
+    redis_do(&t.fleet.redis, "CONFIG SET maxmemory 1");
+    reply_free(expect(session_post(fleet_at(&t.fleet, 0), "trouble", "/cancel"), 200));
+    struct reply *r = expect(call_finish(k), 200);
+    assert_false(r->done);
+    assert_string_equal(str_at(r->events[r->n_events - 1], "error.code"), "store_full");
+    reply_free(r);
+    reply_free(expect(del(fleet_at(&t.fleet, 1), "/v1/sessions/spare"), 200)); /* makes room */
+    redis_do(&t.fleet.redis, "CONFIG SET maxmemory 0");
+    comes_back(110);
+    redis_do(&t.fleet.redis, "REPLICAOF 127.0.0.1 1");
+    is_refused(0, "store_unavailable", "read-only replica");
+    redis_do(&t.fleet.redis, "REPLICAOF NO ONE");
+    comes_back(120);
+}
+
+/* The way to Redis is cut: nothing comes back, no refusal either. */
+static void redis_cannot_be_reached(void **state)
+{
+    struct redis far;
+    char store[80];
+    (void)state;
+    if (!redis_init_far(&far, "far")) {
+        print_message("skipped: a network namespace, which takes root\n");
+        skip();
+    }
+    snprintf(store, sizeof store, "--store=%s", far.spec);
+    struct api a;
+    api_start(&a, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(), store,
+                                        "--store-timeout=1s", "--lease=3s", NULL});
+    client_unrecorded(a.client);
+    reply_free(expect(post(a.client, "/v1/sessions", "{'id':'far'}"), 201));
+    reply_free(expect(call_finish(turn_start(a.client, "far", "Once", 1)), 200));
+    struct call *k = stream_start(a.client, "'session':'far','prompt':'Tell','seed':2,"
+                                            "'max_tokens':1000000,'ignore_eos':true");
+    call_until_events(k, 2);
+    redis_cut(&far, true);
+    expect_error(post(a.client, "/v1/sessions", "{'id':'none'}"), 503, "store_unavailable", NULL);
+    expect_error(get(a.client, "/v1/sessions"), 503, "store_unavailable", NULL);
+    struct reply *r = expect(call_finish(k), 200); /* it cannot be renewed any more */
+    assert_string_equal(str_at(r->events[r->n_events - 1], "error.code"), "lease_lost");
+    reply_free(r);
+    redis_cut(&far, false);
+    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
+    for (long status = 0; status != 200;) {
+        r = call_finish(turn_start(a.client, "far", "Once", 3));
+        status = r->status;
+        assert_true(status == 200 || status == 503);
+        if (status == 200)
+            assert_int_equal(int_at(r->json, "version"), 2);
+        reply_free(r);
+        assert_true(client_now_ms() < deadline);
+    }
+    api_stop(&a);
+    redis_done(&far);
+}
+
+/* A key that somebody wrote over, or a byte of a snapshot: named, and nobody else is touched. */
+static void redis_holds_something_else(void **state)
+{
+    (void)state;
+    twin_create(&t, "odd");
+    redis_do(&t.fleet.redis, "DEL slate1:{default/odd}");
+    redis_do(&t.fleet.redis, "SET slate1:{default/odd} text");
+    expect_error(post(fleet_at(&t.fleet, 1), "/v1/generate", "{'session':'odd','prompt':'x'}"), 500,
+                 "store_corrupt", NULL);
+    redis_do(&t.fleet.redis, "DEL slate1:{default/odd}");
+    redis_do(&t.fleet.redis, "HSET slate1:{default/odd} inc 12");
+    expect_error(get(fleet_at(&t.fleet, 1), "/v1/sessions/odd"), 500, "store_corrupt", NULL);
+    redis_do(&t.fleet.redis, "DEL slate1:{default/odd}");
+    expect_error(get(fleet_at(&t.fleet, 1), "/v1/sessions/odd"), 404, "session_not_found",
+                 "session");
+    comes_back(130);
+}
+
+/* --- all of it ---------------------------------------------------------------------------------*/
+
+static int start(void **state)
+{
+    (void)state;
+    twin_start(&t, "trouble", (const char *const[]){"--replay-limit=60", NULL});
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    twin_abandon(&t);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(redis_is_restarted),      cmocka_unit_test(a_turn_outlives_a_restart),
+        cmocka_unit_test(redis_is_slow),           cmocka_unit_test(redis_takes_no_writes),
+        cmocka_unit_test(redis_cannot_be_reached), cmocka_unit_test(redis_holds_something_else),
+    };
+    return cmocka_run_group_tests_name("fleet_trouble", tests, start, stop);
+}
