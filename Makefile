@@ -130,8 +130,10 @@ bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits mea
 	@$(B)/slate bench --shape rwkv7-0.1b
 	@for b in $(BENCHES); do $$b || exit 1; done
 
-SOAK := $(B)/tests/fault/durable_test $(B)/tests/api/paging_test $(B)/tests/cluster/fleet_load_test
-soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), 10,000 sessions in 64 places (some minutes)
+SOAK := $(B)/tests/fault/durable_test $(B)/tests/fault/calls_test $(B)/tests/api/paging_test \
+        $(B)/tests/cluster/fleet_load_test
+soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call failing, 10,000 sessions in 64 places
+	SLATE_BUILD=$(B) $(B)/tests/fault/calls_test 1
 	SLATE_BUILD=$(B) $(B)/tests/fault/durable_test 1000
 	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000
 	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_load_test 200
@@ -256,7 +258,9 @@ $(B)/llhttp/%.o: $(LLHTTP_DIR)/%.c
 	$(call quiet,CC)$(CC) -I$(LLHTTP_INC) -DLLHTTP_STRICT_MODE=1 $(FLAGS_$(FLAVOR)) -w -c -o $@ $<
 
 $(B)/tests/%_test: $(B)/tests/%_test.o $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE)
-	$(call quiet,CC)$(CC) $(LDFLAGS) -rdynamic -o $@ $(filter %_test.o,$^) $(SUPPORT_OBJ) $(LIBREST) $(LIBSLATE) $(LDLIBS) -lcmocka -lcurl
+	$(call quiet,CC)$(CC) $(LDFLAGS) -rdynamic -o $@ $^ $(LDLIBS) -lcmocka -lcurl
+
+$(B)/tests/fault/calls_test: $(B)/tests/fault/intercept.o
 
 # A bench takes from the tests' support only what it names.
 $(B)/libsupport.a: $(SUPPORT_OBJ)

@@ -34,6 +34,7 @@ struct sl_net_conn {
     uv_shutdown_t shutdown;
     unsigned n_handles; /* not yet closed */
     bool is_spare;
+    bool lost; /* it cannot be read: told on the loop's next turn */
     bool closing;
     int64_t armed_ms; /* -1: the timer is off */
 };
@@ -162,15 +163,6 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
         sl_conn_gone(c->conn);
 }
 
-static void t_read(void *t, bool on)
-{
-    struct sl_net_conn *c = t;
-    if (!on)
-        uv_read_stop(&c->socket.stream);
-    else if (uv_read_start(&c->socket.stream, on_alloc, on_read) != 0)
-        sl_log(SL_LOG_WARN, "a connection cannot be read", SL_LS("address", c->net->address));
-}
-
 static void on_hangup(uv_poll_t *w, int status, int events)
 {
     (void)status;
@@ -235,7 +227,9 @@ static void on_idle(uv_idle_t *idle)
     while (c) {
         struct sl_net_conn *next = c->next_waker;
         c->is_waker = false;
-        if (!c->closing)
+        if (!c->closing && c->lost)
+            sl_conn_gone(c->conn);
+        else if (!c->closing)
             sl_conn_advance(c->conn);
         c = next;
     }
@@ -256,6 +250,20 @@ static void on_shut(uv_shutdown_t *req, int status)
 {
     (void)req;
     (void)status; /* the reading side tells how it goes on */
+}
+
+/* Without reading neither a request nor the client's end would be noticed. */
+static void t_read(void *t, bool on)
+{
+    struct sl_net_conn *c = t;
+    int e =
+        on ? uv_read_start(&c->socket.stream, on_alloc, on_read) : uv_read_stop(&c->socket.stream);
+    if (e == 0)
+        return;
+    sl_log(SL_LOG_WARN, "a connection cannot be read", SL_LS("address", c->net->address),
+           SL_LS("why", uv_strerror(e)));
+    c->lost = true;
+    t_wake(c);
 }
 
 static void t_shut(void *t)

@@ -70,15 +70,24 @@ static void on_poll(uv_poll_t *h, int status, int events)
         redisAsyncHandleWrite(w->ac);
 }
 
+static void on_deaf(uv_timer_t *t)
+{
+    struct sl_error err;
+    (void)no_connection(t->data, &err, "its socket cannot be waited for");
+    sl_rd_conn_drop(t->data, &err);
+}
+
+/* Called by hiredis, which goes on with the connection: where it cannot be waited for it is dropped
+ * on the loop's next turn. */
 static void set_events(struct watch *w, int events)
 {
     if (w->events == events || uv_is_closing((uv_handle_t *)&w->h))
         return;
-    w->events = events;
-    if (events)
-        uv_poll_start(&w->h, events, on_poll);
-    else
-        uv_poll_stop(&w->h);
+    int rc = events ? uv_poll_start(&w->h, events, on_poll) : uv_poll_stop(&w->h);
+    if (rc == 0)
+        w->events = events;
+    else if (w->c->ac == w->ac)
+        uv_timer_start(&w->c->timer, on_deaf, 0, 0);
 }
 
 static void add_read(void *arg)

@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "server/cli/cli.h"
@@ -155,7 +156,9 @@ static void *serve(void *arg)
 int inside_start(const char *store, bool tcp, const char *const *options)
 {
     char number[16];
-    snprintf(inside.folder, sizeof inside.folder, "/tmp/slate-test-XXXXXX");
+    /* In memory, where there is such a folder: no disk is waited for. */
+    snprintf(inside.folder, sizeof inside.folder, "%s/slate-test-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     if (!mkdtemp(inside.folder))
         return -1;
     n_args = 0;
@@ -175,14 +178,18 @@ int inside_start(const char *store, bool tcp, const char *const *options)
     if (pthread_create(&thread, NULL, serve, NULL))
         return -1;
     while (!talk("GET", "/readyz", "") || inside.status != 200)
-        ;
+        if (pthread_tryjoin_np(thread, NULL) == 0) /* it has said why */
+            return -1;
     return 0;
 }
 
 int inside_stop(void)
 {
     bool asked = talk("POST", "/v1/admin/drain", "") && inside.status == 202;
-    if (!asked || pthread_join(thread, NULL))
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += DEADLINE_S;
+    if (!asked || pthread_timedjoin_np(thread, NULL, &deadline))
         return -1;
     remove_tree(inside.folder);
     return exit_code;
