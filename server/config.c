@@ -133,7 +133,10 @@ static const struct sl_option options[] = {
      "Allows an address that others can reach without --api-keys.", SL_CMD_SERVE},
     /* HTTP limits */
     {"max-connections", SL_OPTION_COUNT, AT(max_connections), "1024", 1, 100000, NULL, "N",
-     "Open connections; one more gets a 503.", SL_CMD_SERVE},
+     "Open connections. One more takes the place of the one that has waited longest for its "
+     "client; "
+     "where all are being answered it gets a 503.",
+     SL_CMD_SERVE},
     {"max-header", SL_OPTION_SIZE, AT(max_header), "64KiB", KIB, MIB, NULL, "SIZE",
      "A request's line and headers together (431).", SL_CMD_SERVE},
     {"max-uri", SL_OPTION_SIZE, AT(max_uri), "8KiB", 64, MIB, NULL, "SIZE",
@@ -143,7 +146,8 @@ static const struct sl_option options[] = {
     {"max-upload", SL_OPTION_SIZE, AT(max_upload), "256MiB", KIB, GIB, NULL, "SIZE",
      "A snapshot's bytes in a request (413).", SL_CMD_SERVE},
     {"max-body-memory", SL_OPTION_SIZE, AT(max_body_memory), "512MiB", 64 * KIB, 1024 * GIB, NULL,
-     "SIZE", "All bodies held at once (503).", SL_CMD_SERVE},
+     "SIZE", "All bodies held at once (503); the last eighth of it is for those of up to 64 KiB.",
+     SL_CMD_SERVE},
     {"read-ahead", SL_OPTION_SIZE, AT(read_ahead), "64KiB", KIB, 16 * MIB, NULL, "SIZE",
      "What is kept of a client's following requests while one is answered.", SL_CMD_SERVE},
     {"header-timeout", SL_OPTION_DURATION, AT(header_timeout_ms), "15s", 10, HOUR, NULL, "TIME",
@@ -155,6 +159,10 @@ static const struct sl_option options[] = {
      "Time that a connection stays open between two requests.", SL_CMD_SERVE},
     {"write-timeout", SL_OPTION_DURATION, AT(write_timeout_ms), "60s", 10, DAY, NULL, "TIME",
      "Time after which a client that takes nothing of its response is disconnected.", SL_CMD_SERVE},
+    {"write-rate", SL_OPTION_SIZE, AT(write_rate), "1KiB", 0, GIB, NULL, "SIZE",
+     "Bytes a second that a client must take of a response that waits for it, on average over "
+     "--write-timeout; one that takes fewer is disconnected.",
+     SL_CMD_SERVE},
     {"write-high", SL_OPTION_SIZE, AT(write_high), "256KiB", KIB, GIB, NULL, "SIZE",
      "Bytes waiting for a slow client at which its turn is no longer drawn from.", SL_CMD_SERVE},
     {"write-low", SL_OPTION_SIZE, AT(write_low), "64KiB", 0, GIB, NULL, "SIZE",
@@ -199,13 +207,16 @@ enum sl_code sl_config_check(const struct sl_config *c, struct sl_error *err)
         return sl_fail(err, SL_E_USAGE,
                        "--max-uri (%llu bytes) must be below --max-header (%llu bytes)",
                        (unsigned long long)c->max_uri, (unsigned long long)c->max_header);
-    if (c->max_upload > c->max_body_memory)
+    uint64_t large = c->max_body_memory - c->max_body_memory / 8; /* see sl_exchange_take_body() */
+    if (c->max_upload > large)
         return sl_fail(err, SL_E_USAGE,
-                       "--max-upload (%llu bytes) must not be above --max-body-memory (%llu bytes)",
+                       "--max-upload (%llu bytes) must not be above seven eighths of "
+                       "--max-body-memory (%llu bytes)",
                        (unsigned long long)c->max_upload, (unsigned long long)c->max_body_memory);
-    if (c->max_body > c->max_body_memory)
+    if (c->max_body > large)
         return sl_fail(err, SL_E_USAGE,
-                       "--max-body (%llu bytes) must not be above --max-body-memory (%llu bytes)",
+                       "--max-body (%llu bytes) must not be above seven eighths of "
+                       "--max-body-memory (%llu bytes)",
                        (unsigned long long)c->max_body, (unsigned long long)c->max_body_memory);
     if (c->default_max_tokens > c->max_tokens_limit)
         return sl_fail(err, SL_E_USAGE,

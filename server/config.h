@@ -127,6 +127,7 @@ struct sl_config {
     uint64_t body_timeout_ms;
     uint64_t idle_timeout_ms;
     uint64_t write_timeout_ms;
+    uint64_t write_rate; /* bytes a second */
     uint64_t write_high;
     uint64_t write_low;
     /* operations */

@@ -13,7 +13,9 @@ enum {
     DISCARD_MAX = 64 * 1024,  /* a refused request's body up to this is read, to keep the
                                  connection; a larger one costs it */
     LINGER_MAX = 1024 * 1024, /* bytes thrown away, and time spent, after a last answer */
-    LINGER_MS = 2000
+    LINGER_MS = 2000,
+    REQUESTS_A_TURN = 8,   /* of one connection, before others come */
+    BODY_PIECE = 64 * 1024 /* a body that has grown by so much is on its way */
 };
 
 /* --- small things ---------------------------------------------------------------------------- */
@@ -27,6 +29,11 @@ static int64_t now_ms(const struct sl_conn *c)
 static bool is_between(const struct sl_conn *c)
 {
     return c->state == SL_CONN_READING && !c->ex && c->first_byte_us == 0;
+}
+
+bool sl_conn_is_midway(const struct sl_conn *c)
+{
+    return c->state == SL_CONN_READING && !is_between(c) && c->out.n == 0;
 }
 
 size_t sl_conn_backlog(const struct sl_conn *c)
@@ -108,6 +115,7 @@ void sl_conn_answered(struct sl_conn *c, bool keep_alive)
     c->ex = NULL;
     c->refusal.code = SL_OK;
     c->used = true;
+    c->moved_on = true;
     c->idle_ms = now_ms(c);
     c->state = keep_alive && !c->stop && !c->unread ? SL_CONN_READING : SL_CONN_CLOSING;
     sl_conn_wake(c);
@@ -156,10 +164,21 @@ static void on_complete(struct sl_conn *c)
 {
     c->state = SL_CONN_HANDLING;
     c->first_byte_us = 0;
+    c->n_served++;
     if (c->refusal.code)
         sl_refuse(c->ex, &c->refusal);
     else
         sl_dispatch(c->ex);
+}
+
+static void take_body(struct sl_conn *c)
+{
+    struct sl_error err;
+    size_t before = c->ex->n_body;
+    if (sl_exchange_take_body(c->ex, c->http.data, c->http.n_data, &err) != SL_OK)
+        answer_unread(c, &err);
+    else
+        c->moved_on |= before / BODY_PIECE != c->ex->n_body / BODY_PIECE;
 }
 
 /* One event of the parser. true: there may be more to do. */
@@ -169,7 +188,6 @@ static bool parse(struct sl_conn *c)
     size_t used = sl_http_feed(&c->http, c->in, c->n_in, &event);
     c->in += used;
     c->n_in -= used;
-    struct sl_error err;
     switch (event) {
     case SL_HTTP_MORE:
         return false;
@@ -177,8 +195,7 @@ static bool parse(struct sl_conn *c)
         on_head(c);
         return true;
     case SL_HTTP_DATA:
-        if (sl_exchange_take_body(c->ex, c->http.data, c->http.n_data, &err) != SL_OK)
-            answer_unread(c, &err);
+        take_body(c);
         return true;
     case SL_HTTP_DONE:
         on_complete(c);
@@ -190,6 +207,13 @@ static bool parse(struct sl_conn *c)
     return false;
 }
 
+/* Something of a next request is there. Answers that nobody reads must not pile up: no new request
+ * before they are taken. */
+static bool may_begin(const struct sl_conn *c)
+{
+    return is_between(c) && c->n_in > 0 && sl_conn_backlog(c) <= c->env->config->write_high;
+}
+
 static bool read_on(struct sl_conn *c)
 {
     if (is_between(c)) {
@@ -197,8 +221,7 @@ static bool read_on(struct sl_conn *c)
             c->state = SL_CONN_CLOSING;
             return true;
         }
-        /* Answers that nobody reads must not pile up: no new request before they are taken. */
-        if (c->n_in == 0 || sl_conn_backlog(c) > c->env->config->write_high)
+        if (!may_begin(c) || c->n_served >= REQUESTS_A_TURN)
             return false;
         c->first_byte_us = (int64_t)(uv_hrtime() / 1000);
         c->head_ms = now_ms(c);
@@ -226,20 +249,25 @@ static void flush(struct sl_conn *c)
         }
         sl_metric_add(&c->env->metrics, SL_M_SENT, (double)r);
         sl_out_consume(&c->out, (size_t)r);
+        c->n_taken += (size_t)r;
         if ((size_t)r == total)
             continue;
         n = sl_out_spans(&c->out, spans, SPANS_MAX);
         c->n_sending = 0;
         for (size_t i = 0; i < n; i++)
             c->n_sending += spans[i].iov_len;
-        c->unsent_seen = c->n_sending;
-        c->progress_ms = now_ms(c);
+        if (!c->behind)
+            c->progress_ms = now_ms(c);
+        if (!c->behind)
+            c->seen = c->n_taken;
+        c->behind = true;
         c->sending = true;
         if (!c->ops->send_later(c->t, spans, n)) {
             c->sending = false;
             c->broken = true;
         }
     }
+    c->behind = c->sending;
 }
 
 void sl_conn_sent(struct sl_conn *c, bool ok)
@@ -249,6 +277,7 @@ void sl_conn_sent(struct sl_conn *c, bool ok)
     if (ok) {
         sl_metric_add(&c->env->metrics, SL_M_SENT, (double)c->n_sending);
         sl_out_consume(&c->out, c->n_sending);
+        c->n_taken += c->n_sending;
         c->idle_ms = now_ms(c);
     } else {
         c->broken = true;
@@ -305,7 +334,7 @@ static bool after_flush(struct sl_conn *c)
             ex->events->writable(ex, ex->user);
         return true;
     }
-    return is_between(c) && c->n_in > 0 && backlog <= c->env->config->write_high;
+    return may_begin(c) && c->n_served < REQUESTS_A_TURN;
 }
 
 static int64_t deadline(const struct sl_conn *c)
@@ -327,11 +356,22 @@ static int64_t deadline(const struct sl_conn *c)
     return d < at ? d : at;
 }
 
+static void tell_wait(struct sl_conn *c)
+{
+    enum sl_conn_wait w = c->state == SL_CONN_HANDLING  ? SL_WAIT_NONE
+                          : c->state == SL_CONN_READING ? SL_WAIT_CLIENT
+                                                        : SL_WAIT_END;
+    if (w != c->waits || (c->moved_on && w == SL_WAIT_CLIENT))
+        c->ops->waits(c->t, c->waits = w);
+    c->moved_on = false;
+}
+
 /* Reading, watching and the deadline as the state wants them; unread input is kept. */
 static void settle(struct sl_conn *c)
 {
     if (c->state == SL_CONN_CLOSED)
         return;
+    tell_wait(c);
     bool on = !c->eof && sl_conn_room(c) > 0;
     if (on != c->reading)
         c->ops->read(c->t, c->reading = on);
@@ -370,6 +410,7 @@ static void advance(struct sl_conn *c, const char *data, size_t n)
         return;
     c->in = data;
     c->n_in = n;
+    c->n_served = 0;
     c->in_advance = true;
     do {
         while (step(c))
@@ -377,12 +418,15 @@ static void advance(struct sl_conn *c, const char *data, size_t n)
         if (c->state != SL_CONN_CLOSED)
             flush(c);
     } while (after_flush(c));
+    bool more = may_begin(c);
     keep_input(c);
     if (c->broken && c->state != SL_CONN_CLOSED)
         close_now(c);
     settle(c);
     c->in_advance = false;
     assert(sl_conn_is_valid(c));
+    if (more)
+        sl_conn_wake(c);
 }
 
 void sl_conn_advance(struct sl_conn *c)
@@ -453,12 +497,16 @@ static void time_out_request(struct sl_conn *c, const char *what, uint64_t ms)
 
 static void tick_sending(struct sl_conn *c, int64_t now)
 {
-    size_t unsent = c->ops->unsent(c->t);
-    if (unsent < c->unsent_seen) {
-        c->unsent_seen = unsent;
+    const struct sl_config *cfg = c->env->config;
+    uint64_t taken = c->n_taken + c->n_sending - c->ops->unsent(c->t);
+    uint64_t least = cfg->write_rate * cfg->write_timeout_ms / 1000;
+    if (now < c->progress_ms + (int64_t)cfg->write_timeout_ms)
+        return;
+    if (taken - c->seen >= (least > 1 ? least : 1)) {
+        c->seen = taken;
         c->progress_ms = now;
-    } else if (now >= c->progress_ms + (int64_t)c->env->config->write_timeout_ms) {
-        time_out(c, "write-timeout");
+    } else {
+        time_out(c, taken == c->seen ? "write-timeout" : "write-rate");
         c->broken = true;
     }
 }

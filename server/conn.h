@@ -15,7 +15,13 @@
  * - LINGER: after an answer to a request that was not read to its end the sending side is closed
  *   and what still comes is thrown away for a while; a close at once would reset the connection
  *   and could take the answer with it.
- * - Deadlines are one per connection: conn_deadline() names the earliest that applies.
+ * - Deadlines are one per connection: deadline() names the earliest that applies. None of them is
+ *   put off by single bytes: a head and a body have their time from their beginning, and a client
+ *   that takes its answers must do so at --write-rate.
+ * - Whoever waits for its client can lose its place to a newcomer: the transport is told who does
+ *   (`waits`) and sheds the one that has waited longest. So idle and slow clients, however many,
+ *   keep nobody out.
+ * - After REQUESTS_A_TURN requests that were sent ahead the loop's other connections come first.
  *
  * Why not uv_tcp_t in here: the fuzzer, and tests of a hundred interleavings, need no sockets.
  * Loop's thread. Private to the HTTP core. */
@@ -31,6 +37,12 @@
 
 struct sl_conn;
 
+enum sl_conn_wait {
+    SL_WAIT_NONE,   /* for nothing: a request is being answered */
+    SL_WAIT_CLIENT, /* for the client's next request, for the rest of one, or for it to read */
+    SL_WAIT_END     /* for the last answer to be taken: nothing more is expected */
+};
+
 struct sl_transport {
     /* Sends what the socket takes at once: bytes, 0 when it takes none, -1 when it is broken. */
     ptrdiff_t (*send)(void *t, const struct iovec *spans, size_t n);
@@ -42,6 +54,9 @@ struct sl_transport {
     void (*deadline)(void *t, int64_t at_ms); /* sl_conn_tick() at that time; -1: never */
     void (*wake)(void *t);                    /* sl_conn_advance() on the loop's next turn */
     void (*shut)(void *t);                    /* no more will be sent */
+    /* When it changes, and again where the client has moved on (a request answered, a good piece of
+     * a body received) and waiting begins anew. */
+    void (*waits)(void *t, enum sl_conn_wait w);
     /* The end: no event any more. The transport frees the conn (sl_conn_close) when it is through
      * with it, not from inside this call. */
     void (*close)(void *t);
@@ -54,10 +69,11 @@ struct sl_conn_env {
     struct sl_access access;
     struct sl_router router;
     struct sl_metrics metrics;
-    struct sl_keys *keys; /* swapped by a reload; NULL: none needed */
-    uint64_t body_bytes;  /* held by all bodies */
-    bool closing_down;    /* draining: answers say Connection: close */
-    char id_prefix[17];   /* of request ids made here */
+    struct sl_keys *keys;   /* swapped by a reload; NULL: none needed */
+    size_t max_connections; /* config's, or fewer where the system gives fewer descriptors */
+    uint64_t body_bytes;    /* held by all bodies */
+    bool closing_down;      /* draining: answers say Connection: close */
+    char id_prefix[17];     /* of request ids made here */
     uint64_t id_next;
     struct sl_server *server; /* for handlers */
     void *app;
@@ -130,15 +146,20 @@ struct sl_conn {
     struct sl_out out;
     bool sending; /* send_later is under way with the first `n_sending` bytes of out */
     size_t n_sending;
-    size_t unsent_seen; /* for the write deadline: what was unsent at progress_ms */
+    bool behind;      /* something has been waiting for the client to read since progress_ms */
+    uint64_t n_taken; /* bytes that the socket took, those of a send_later under way not counted */
+    uint64_t seen;    /* for the write deadline: what had been taken at progress_ms */
 
     bool reading, watching;
     bool eof;    /* the client sends no more */
     bool broken; /* it cannot be reached */
     bool in_advance;
-    bool unread; /* CLOSING, and the request was not read whole: LINGER comes next */
-    bool used;   /* a request has been read on it */
-    bool stop;   /* the server is closing: no further request */
+    bool unread;             /* CLOSING, and the request was not read whole: LINGER comes next */
+    bool used;               /* a request has been read on it */
+    bool stop;               /* the server is closing: no further request */
+    unsigned n_served;       /* requests of this call of advance() */
+    enum sl_conn_wait waits; /* as the transport was told */
+    bool moved_on;           /* waiting begins anew */
 
     int64_t first_byte_us; /* of the request being read; 0: none has come */
     int64_t head_ms, body_ms, idle_ms, progress_ms, linger_ms; /* when these began */
@@ -159,6 +180,10 @@ void sl_conn_gone(struct sl_conn *c);
 void sl_conn_sent(struct sl_conn *c, bool ok);
 void sl_conn_tick(struct sl_conn *c);
 void sl_conn_advance(struct sl_conn *c);
+
+/* A part of a request has come, and nothing else is being sent: where the transport gives it up it
+ * may answer first. */
+bool sl_conn_is_midway(const struct sl_conn *c);
 
 /* The server closes: an idle connection at once, others after what has been written was sent; a
  * running exchange is aborted. */

@@ -14,6 +14,7 @@
 
 enum {
     BODY_FIRST = 4096,
+    BODY_SMALL = 64 * 1024,
     HEAD_MAX = SL_EXCHANGE_HEADER_BYTES_MAX + 1024,
     ERROR_BODY_MAX = 8192, /* a struct sl_error with every byte escaped fits */
 };
@@ -101,12 +102,18 @@ enum sl_code sl_exchange_take_body(struct sl_exchange *ex, const char *data, siz
             cap *= 2;
         if (cap > ex->max_body + 1)
             cap = ex->max_body + 1;
-        if (cap - ex->cap_body > cfg->max_body_memory - ex->env->body_bytes)
+        /* Large bodies leave some for small ones: whoever fills the memory with them, and lets them
+         * wait, does not keep those out. */
+        uint64_t limit = cfg->max_body_memory;
+        if (cap > BODY_SMALL)
+            limit -= limit / 8;
+        if (ex->env->body_bytes > limit || cap - ex->cap_body > limit - ex->env->body_bytes)
             return sl_fail(err, SL_E_SERVER_FULL,
                            "the bodies of running requests take %llu bytes already, the limit is "
-                           "%llu (--max-body-memory)",
+                           "%llu for those above %d KiB, %llu for all (--max-body-memory)",
                            (unsigned long long)ex->env->body_bytes,
-                           (unsigned long long)cfg->max_body_memory);
+                           (unsigned long long)(cfg->max_body_memory - cfg->max_body_memory / 8),
+                           BODY_SMALL >> 10, (unsigned long long)cfg->max_body_memory);
         char *b = sl_realloc(ex->body, cap, 1);
         if (!b)
             return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the request's body");

@@ -57,6 +57,8 @@
     X(ACCEPTED, COUNTER, "slate_http_connections_accepted_total", "Connections accepted")          \
     X(REFUSED, COUNTER, "slate_http_connections_refused_total",                                    \
       "Connections refused because of --max-connections")                                          \
+    X(SHED, COUNTER, "slate_http_connections_shed_total",                                          \
+      "Connections that waited for their client and lost their place to a new one")                \
     X(IN_FLIGHT, GAUGE, "slate_http_requests_in_flight", "Requests being answered")                \
     X(ABORTED, COUNTER, "slate_http_requests_aborted_total", "Requests whose client went away")    \
     X(TIMEOUTS, COUNTER, "slate_http_timeouts_total", "Connections closed by a deadline")          \

@@ -14,7 +14,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
-enum { BACKLOG = 511, KEEPALIVE_S = 60 };
+enum { KEEPALIVE_S = 60 };
 
 struct sl_net_conn {
     struct sl_net *net;
@@ -22,6 +22,8 @@ struct sl_net_conn {
     struct sl_net_conn *next, *prev;
     struct sl_net_conn *next_waker;
     bool is_waker;
+    struct sl_net_conn *line_next, *line_prev; /* in the line of those that wait */
+    bool in_line;
     union {
         uv_handle_t handle;
         uv_stream_t stream;
@@ -38,6 +40,33 @@ struct sl_net_conn {
     bool closing;
     int64_t armed_ms; /* -1: the timer is off */
 };
+
+/* --- the line of those that wait for their client --------------------------------------------- */
+
+static void leave_line(struct sl_net_conn *c)
+{
+    struct sl_net *n = c->net;
+    if (!c->in_line)
+        return;
+    c->in_line = false;
+    *(c->line_prev ? &c->line_prev->line_next : &n->line_first) = c->line_next;
+    *(c->line_next ? &c->line_next->line_prev : &n->line_last) = c->line_prev;
+    c->line_next = c->line_prev = NULL;
+}
+
+static void t_waits(void *t, enum sl_conn_wait w)
+{
+    struct sl_net_conn *c = t;
+    struct sl_net *n = c->net;
+    leave_line(c);
+    if (w == SL_WAIT_NONE || c->closing)
+        return;
+    c->in_line = true;
+    c->line_prev = w == SL_WAIT_END ? NULL : n->line_last;
+    c->line_next = w == SL_WAIT_END ? n->line_first : NULL;
+    *(c->line_prev ? &c->line_prev->line_next : &n->line_first) = c;
+    *(c->line_next ? &c->line_next->line_prev : &n->line_last) = c;
+}
 
 /* --- the end of a connection ----------------------------------------------------------------- */
 
@@ -96,6 +125,8 @@ static void t_close(void *t)
     if (c->closing)
         return;
     c->closing = true;
+    c->net->n_open--;
+    leave_line(c);
     stop_watching(c);
     uv_close(&c->socket.handle, on_handle_closed);
     uv_close((uv_handle_t *)&c->timer, on_handle_closed);
@@ -288,6 +319,7 @@ static const struct sl_transport transport = {
     .wake = t_wake,
     .shut = t_shut,
     .close = t_close,
+    .waits = t_waits,
     .now_ms = t_now_ms,
 };
 
@@ -371,6 +403,7 @@ static void take_in(struct sl_net_conn *c)
         n->conns->prev = c;
     n->conns = c;
     n->n_conns++;
+    n->n_open++;
     sl_metric_add(&n->env->metrics, SL_M_ACCEPTED, 1);
     sl_metric_set(&n->env->metrics, SL_M_CONNECTIONS, (double)n->n_conns);
     c->conn = sl_conn_open(n->env, &transport, c);
@@ -378,6 +411,20 @@ static void take_in(struct sl_net_conn *c)
         send_refusal(c);
         t_close(c);
     }
+}
+
+/* The connection that has waited longest for its client ends now. One whose request was not yet
+ * whole is told; others lose nothing but the connection. false: none waits. */
+static bool make_room(struct sl_net *n)
+{
+    struct sl_net_conn *c = n->line_first;
+    if (!c)
+        return false;
+    sl_metric_add(&n->env->metrics, SL_M_SHED, 1);
+    if (sl_conn_is_midway(c->conn))
+        send_refusal(c);
+    sl_conn_gone(c->conn);
+    return true;
 }
 
 static void accept_one(struct sl_net *n)
@@ -399,7 +446,7 @@ static void accept_one(struct sl_net *n)
     c->socket.handle.data = c;
     if (uv_accept(&n->listener.stream, &c->socket.stream) != 0)
         uv_close(&c->socket.handle, on_refused_closed);
-    else if (c->is_spare || n->n_conns >= n->env->config->max_connections)
+    else if (c->is_spare || (n->n_open >= n->env->max_connections && !make_room(n)))
         refuse(c);
     else
         take_in(c);
@@ -416,89 +463,6 @@ static void on_connection(uv_stream_t *s, int status)
 
 /* --- listening ------------------------------------------------------------------------------- */
 
-static enum sl_code listen_failed(const struct sl_net *n, int e, struct sl_error *err)
-{
-    const char *text = n->env->config->listen;
-    if (e == UV_EADDRINUSE)
-        return sl_fail(err, SL_E_ADDRESS_IN_USE,
-                       "%s is in use by another program; give another one with --listen", text);
-    return sl_fail(err, SL_E_INTERNAL, "listening on %s is not possible: %s", text, uv_strerror(e));
-}
-
-/* A socket file without a program behind it is what a killed server left: it is removed. */
-static enum sl_code clear_unix_path(struct sl_net *n, struct sl_error *err)
-{
-    const char *path = n->env->access.listen.host;
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    struct stat st;
-    memcpy(un.sun_path, path, strlen(path));
-    if (lstat(path, &st) != 0)
-        return SL_OK; /* binding says what else is wrong */
-    if (!S_ISSOCK(st.st_mode))
-        return sl_fail(err, SL_E_ADDRESS_IN_USE, "%s exists and is not a socket", path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return listen_failed(n, uv_translate_sys_error(errno), err);
-    bool dead = connect(fd, (struct sockaddr *)&un, sizeof un) != 0 && errno == ECONNREFUSED;
-    close(fd);
-    if (!dead)
-        return listen_failed(n, UV_EADDRINUSE, err);
-    if (unlink(path) != 0)
-        return sl_fail(err, SL_E_INTERNAL, "the old socket %s cannot be removed: %s", path,
-                       strerror(errno));
-    return SL_OK;
-}
-
-static enum sl_code bind_unix(struct sl_net *n, struct sl_error *err)
-{
-    const char *path = n->env->access.listen.host;
-    enum sl_code c = clear_unix_path(n, err);
-    if (c)
-        return c;
-    uv_pipe_init(n->loop, &n->listener.pipe, 0);
-    n->listener.handle.data = n;
-    n->listening = true;
-    mode_t mask = umask(0077); /* who may open the socket may use the server: its owner */
-    int e = uv_pipe_bind(&n->listener.pipe, path);
-    umask(mask);
-    if (e)
-        return listen_failed(n, e, err);
-    n->unix_path = sl_strdup(path);
-    if (!n->unix_path)
-        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory to listen");
-    snprintf(n->address, sizeof n->address, "unix:%s", path);
-    return SL_OK;
-}
-
-static enum sl_code bind_tcp(struct sl_net *n, struct sl_error *err)
-{
-    const struct sl_listen *l = &n->env->access.listen;
-    struct sockaddr_storage ss = {0};
-    int e = l->kind == SL_LISTEN_TCP4
-                ? uv_ip4_addr(l->host, (int)l->port, (struct sockaddr_in *)&ss)
-                : uv_ip6_addr(l->host, (int)l->port, (struct sockaddr_in6 *)&ss);
-    if (!e) {
-        uv_tcp_init(n->loop, &n->listener.tcp);
-        n->listener.handle.data = n;
-        n->listening = true;
-        e = uv_tcp_bind(&n->listener.tcp, (struct sockaddr *)&ss, 0);
-    }
-    return e ? listen_failed(n, e, err) : SL_OK;
-}
-
-static void name_tcp(struct sl_net *n)
-{
-    const struct sl_listen *l = &n->env->access.listen;
-    struct sockaddr_storage ss;
-    int len = sizeof ss;
-    unsigned port = l->port;
-    if (uv_tcp_getsockname(&n->listener.tcp, (struct sockaddr *)&ss, &len) == 0)
-        port = ntohs(l->kind == SL_LISTEN_TCP4 ? ((struct sockaddr_in *)&ss)->sin_port
-                                               : ((struct sockaddr_in6 *)&ss)->sin6_port);
-    snprintf(n->address, sizeof n->address, l->kind == SL_LISTEN_TCP4 ? "%s:%u" : "[%s]:%u",
-             l->host, port);
-}
-
 enum sl_code sl_net_open(struct sl_net *n, uv_loop_t *loop, struct sl_conn_env *env,
                          struct sl_error *err)
 {
@@ -509,13 +473,7 @@ enum sl_code sl_net_open(struct sl_net *n, uv_loop_t *loop, struct sl_conn_env *
     uv_idle_init(loop, &n->idle);
     n->idle.data = n;
     n->has_idle = true;
-    enum sl_code c = is_unix(n) ? bind_unix(n, err) : bind_tcp(n, err);
-    int e = c ? 0 : uv_listen(&n->listener.stream, BACKLOG, on_connection);
-    if (e)
-        c = listen_failed(n, e, err);
-    if (!c && !is_unix(n))
-        name_tcp(n);
-    return c;
+    return sl_net_listen(n, on_connection, err);
 }
 
 /* --- closing --------------------------------------------------------------------------------- */

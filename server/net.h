@@ -1,5 +1,10 @@
 /* net.h: connections on libuv: the transport that conn.h asks for, accepting, waking.
  *
+ * Connections that wait for their client stand in a line, the one that has waited longest first
+ * (those that wait for their end before all others). Where there are --max-connections a newcomer
+ * takes the place of the first; where none waits it is refused. So no number of idle, slow or
+ * half-closed clients keeps a new one out, and one that is being answered never loses its place.
+ *
  * All connections read into one buffer (a read callback uses its bytes before it returns), so an
  * idle connection costs its structs and nothing else. Woken connections are advanced from an idle
  * handle, which also keeps the loop from sleeping while there are some: what a handler wrote goes
@@ -30,6 +35,8 @@ struct sl_net {
     struct sl_net_conn *conns;  /* all, doubly linked */
     struct sl_net_conn *wakers; /* those to be advanced */
     size_t n_conns;
+    size_t n_open;                              /* of them those that are not being closed */
+    struct sl_net_conn *line_first, *line_last; /* see above */
     struct sl_net_conn *spare; /* to refuse a connection for which there is no memory */
     bool accept_again;         /* one is waiting until the spare is free */
     void (*empty)(void *arg);  /* called when the last connection has gone; may be NULL */
@@ -45,5 +52,9 @@ void sl_net_stop_all(struct sl_net *n); /* sl_conn_stop() on every connection */
 void sl_net_cut_all(struct sl_net *n);  /* closes every connection now */
 /* Closes listener and idle handle; the loop must run to see them off. */
 void sl_net_close(struct sl_net *n);
+
+/* net_listen.c: sl_net_open()'s part of it. */
+SL_NODISCARD enum sl_code sl_net_listen(struct sl_net *n, uv_connection_cb on_connection,
+                                        struct sl_error *err);
 
 #endif

@@ -241,17 +241,24 @@ static enum sl_code open_handles(struct sl_server *s, struct sl_error *err)
 }
 
 /* Each connection is a descriptor, and a second one while it is watched only; the usual soft limit
- * of 1,024 is less than --max-connections may ask for. */
-static void raise_file_limit(uint64_t connections)
+ * of 1,024 is less than --max-connections may ask for. Where the hard one is, too, there are fewer
+ * connections, so that clients never take the descriptors that the store needs. */
+static size_t raise_file_limit(uint64_t connections)
 {
     struct rlimit r;
-    rlim_t want = (rlim_t)(2 * connections + FILES_BESIDES);
+    rlim_t want = (rlim_t)(2 * connections + FILES_BESIDES), had;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want)
-        return;
+        return (size_t)connections;
+    had = r.rlim_cur;
     r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
-    if (setrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur < want)
-        sl_log(SL_LOG_WARN, "the limit of open files is low for --max-connections",
-               SL_LI("files", r.rlim_cur), SL_LI("connections", connections));
+    if (setrlimit(RLIMIT_NOFILE, &r) != 0)
+        r.rlim_cur = had;
+    if (r.rlim_cur >= want)
+        return (size_t)connections;
+    size_t n = r.rlim_cur > FILES_BESIDES + 2 ? (size_t)(r.rlim_cur - FILES_BESIDES) / 2 : 1;
+    sl_log(SL_LOG_WARN, "the limit of open files is low for --max-connections",
+           SL_LI("files", r.rlim_cur), SL_LI("connections", n));
+    return n;
 }
 
 /* --- open and close -------------------------------------------------------------------------- */
@@ -294,7 +301,7 @@ enum sl_code sl_server_open(struct sl_server **ret, const struct sl_config *conf
     if (!s)
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the server");
     s->config = config;
-    raise_file_limit(config->max_connections);
+    s->env.max_connections = raise_file_limit(config->max_connections);
     int e = uv_loop_init(&s->loop);
     if (e) {
         sl_free(s);

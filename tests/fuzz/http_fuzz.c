@@ -20,6 +20,7 @@ enum { HELD_MAX = 4 };
 static struct {
     struct sl_conn *conn;
     bool closed, is_sending, reading, woken, shut;
+    enum sl_conn_wait waits;
     size_t unsent, room;
     int64_t now, deadline;
     char out[1 << 16]; /* the first bytes that went out */
@@ -109,14 +110,22 @@ static void t_close(void *t)
     io.closed = true;
 }
 
+static void t_waits(void *t, enum sl_conn_wait w)
+{
+    (void)t;
+    assert(!io.closed && (w != io.waits || w == SL_WAIT_CLIENT));
+    io.waits = w;
+}
+
 static int64_t t_now(void *t)
 {
     (void)t;
     return io.now;
 }
 
-static const struct sl_transport transport = {t_send,     t_send_later, t_unsent, t_read,  t_watch,
-                                              t_deadline, t_wake,       t_shut,   t_close, t_now};
+static const struct sl_transport transport = {t_send,  t_send_later, t_unsent, t_read,
+                                              t_watch, t_deadline,   t_wake,   t_shut,
+                                              t_waits, t_close,      t_now};
 
 /* --- handlers --------------------------------------------------------------------------------- */
 

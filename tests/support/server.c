@@ -13,6 +13,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -59,6 +60,13 @@ static bool read_more(int fd, char **text, size_t *n)
 
 /* --- the child --------------------------------------------------------------------------------*/
 
+static rlim_t file_limit;
+
+void server_file_limit(unsigned n)
+{
+    file_limit = n;
+}
+
 static pid_t spawn(const char *const *args, int *ret_out, int *ret_err)
 {
     static char program[512];
@@ -77,6 +85,8 @@ static pid_t spawn(const char *const *args, int *ret_out, int *ret_err)
     assert_true(pid >= 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (file_limit)
+            (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){file_limit, file_limit});
         dup2(out[1], STDOUT_FILENO);
         dup2(err[1], STDERR_FILENO);
         execv(program, (char *const *)(uintptr_t)argv);
@@ -426,4 +436,34 @@ struct raw_response *raw_ask(const struct server *s, const char *text)
     struct raw_response *p = raw_read(r, strncmp(text, "HEAD ", 5) == 0);
     raw_close(r);
     return p;
+}
+
+void raw_expect(struct raw *r, int status)
+{
+    struct raw_response *p = raw_read(r, false);
+    if (p->status != status)
+        fail_msg("%d was expected, but\n%s%s", status, p->head, p->body);
+    raw_response_free(p);
+}
+
+void raw_expect_ask(const struct server *s, const char *text, int status, const char *part)
+{
+    struct raw_response *p = raw_ask(s, text);
+    if (p->status != status || (!strstr(p->head, part) && !strstr(p->body, part)))
+        fail_msg("%s\n%d with '%s' was expected, but\n%s%s", text, status, part, p->head, p->body);
+    raw_response_free(p);
+}
+
+void raw_long_stream(struct raw *r)
+{
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":1000000,\"ignore_eos\":true,"
+                               "\"logprobs\":20,\"return_tokens\":true,\"stream\":true}";
+    char head[256];
+    snprintf(head, sizeof head,
+             "POST /v1/generate HTTP/1.1\r\n"
+             "Host: localhost\r\nContent-Type: application/json\r\n"
+             "Content-Length: %zu\r\n\r\n",
+             sizeof body - 1);
+    raw_puts(r, head);
+    raw_puts(r, body);
 }

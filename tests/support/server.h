@@ -30,6 +30,10 @@ struct server *server_start(const char *const *args);
 /* The same, but returns as soon as it listens: the model may still be loading. */
 struct server *server_start_loading(const char *const *args);
 
+/* Servers that are started from now on get so many descriptors and no more; 0: as many as they ask
+ * for. */
+void server_file_limit(unsigned n);
+
 /* Reads its log until `text` has appeared in it. */
 void server_wait_log(struct server *s, const char *text);
 /* … until it has appeared n times since the start. */
@@ -83,5 +87,13 @@ void raw_wait_text(struct raw *r, const char *text);
 
 /* One request on a connection of its own, with Connection: close added by the caller's text. */
 struct raw_response *raw_ask(const struct server *s, const char *text);
+
+/* Reads one response, which must have that status. */
+void raw_expect(struct raw *r, int status);
+/* raw_ask(), and head or body of the answer must hold `part`. */
+void raw_expect_ask(const struct server *s, const char *text, int status, const char *part);
+
+/* Asks for a stream that goes on for a very long time, with much text in each event. */
+void raw_long_stream(struct raw *r);
 
 #endif

@@ -93,6 +93,14 @@ static void t_close(void *t)
     w->closed = true;
 }
 
+static void t_waits(void *t, enum sl_conn_wait waits)
+{
+    struct wire *w = t;
+    assert_false(w->closed);
+    w->waits = waits;
+    w->n_waits++;
+}
+
 static int64_t t_now_ms(void *t)
 {
     struct wire *w = t;
@@ -109,6 +117,7 @@ static const struct sl_transport transport = {
     .wake = t_wake,
     .shut = t_shut,
     .close = t_close,
+    .waits = t_waits,
     .now_ms = t_now_ms,
 };
 
@@ -135,6 +144,7 @@ void wire_config(struct sl_config *c)
         .body_timeout_ms = 2000,
         .idle_timeout_ms = 5000,
         .write_timeout_ms = 3000,
+        .write_rate = 100,
         .write_high = 4096,
         .write_low = 1024,
         .ping_interval_ms = 700,

@@ -17,6 +17,8 @@ struct wire {
     size_t n_later, unsent;
     bool is_sending;
     bool reading, watching, woken, shut, closed;
+    enum sl_conn_wait waits;
+    unsigned n_waits; /* how often it was told */
     int64_t now_ms, deadline_ms;
 };
 

@@ -209,6 +209,8 @@ static void test_checks_across_options(void **state)
     expect_verdict("--write-low 256KiB", "--write-high");
     expect_verdict("--max-uri 64KiB", "--max-header");
     expect_verdict("--max-body 1GiB", "--max-body-memory");
+    expect_verdict("--max-upload 449MiB", "--max-body-memory"); /* seven eighths of 512 MiB */
+    expect_verdict("--max-upload 448MiB", NULL);
     expect_verdict("--max-tokens-limit 10", "--default-max-tokens");
     expect_verdict("--lease 9s", "--store-timeout (5000 ms)");
     expect_verdict("--lease 10s", NULL);

@@ -576,6 +576,72 @@ static void test_end_of_file_behind_a_request(void **state)
     wire_close(&f.w);
 }
 
+/* What the transport hears of who has to move next: with it it knows whom to shed. */
+static void test_who_waits_for_whom(void **state)
+{
+    (void)state;
+    f.config.max_body = f.config.max_body_memory = 1 << 20;
+    wire_open(&f.w, &f.env);
+    assert_int_equal(f.w.waits, SL_WAIT_CLIENT);
+    assert_false(sl_conn_is_midway(f.w.conn));
+    wire_puts(&f.w, "GET /ok HT"); /* a piece of a head is no reason to begin anew */
+    wire_puts(&f.w, "T");
+    assert_int_equal(f.w.n_waits, 1);
+    assert_true(sl_conn_is_midway(f.w.conn));
+    wire_puts(&f.w, "P/1.1\r\n" H "\r\n"); /* an answered request is */
+    assert_int_equal(f.w.waits, SL_WAIT_CLIENT);
+    assert_int_equal(f.w.n_waits, 2);
+    wire_puts(&f.w, "POST /echo HTTP/1.1\r\n" H JSON "Content-Length: 70000\r\n\r\n");
+    for (int i = 0; i < 65535; i++)
+        wire_puts(&f.w, " ");
+    assert_int_equal(f.w.n_waits, 2); /* nor is a byte of a body, */
+    wire_puts(&f.w, " ");
+    assert_int_equal(f.w.n_waits, 3); /* but 64 KiB of it are */
+    assert_true(sl_conn_is_midway(f.w.conn));
+    wire_close(&f.w);
+    wire_open(&f.w, &f.env);
+    wire_puts(&f.w, "GET /hold HTTP/1.1\r\n" H "\r\n");
+    assert_int_equal(f.w.waits, SL_WAIT_NONE);
+    sl_exchange_reply(f.held, 200, "text/plain", "x", 1);
+    wire_loop(&f.w);
+    assert_int_equal(f.w.waits, SL_WAIT_CLIENT);
+    f.w.room = 5; /* its client does not read */
+    wire_puts(&f.w, "GET /ok HTTP/1.1\r\n" H "Connection: close\r\n\r\n");
+    assert_int_equal(f.w.waits, SL_WAIT_END);
+    wire_take(&f.w, 10000);
+    wire_close(&f.w);
+    wire_open(&f.w, &f.env);
+    wire_puts(&f.w, "nonsense\r\n\r\n");
+    assert_true(f.w.shut); /* lingers */
+    assert_int_equal(f.w.waits, SL_WAIT_END);
+    wire_close(&f.w);
+}
+
+/* A thousand requests in one piece do not keep the loop: eight at a time, then others come. */
+static void test_requests_sent_ahead_take_turns(void **state)
+{
+    (void)state;
+    enum { MANY = 40 };
+    char *text = calloc(MANY, sizeof GET_OK);
+    for (int i = 0; i < MANY; i++)
+        strcat(text, GET_OK);
+    f.config.read_ahead = MANY * sizeof GET_OK;
+    wire_open(&f.w, &f.env);
+    wire_puts(&f.w, text);
+    for (unsigned n = 8; n < MANY; n += 8) {
+        assert_int_equal(f.handled, n);
+        assert_true(f.w.woken);
+        f.w.woken = false;
+        sl_conn_advance(f.w.conn);
+    }
+    assert_int_equal(f.handled, MANY);
+    assert_false(f.w.woken);
+    sl_conn_eof(f.w.conn);
+    assert_true(f.w.closed);
+    wire_close(&f.w);
+    free(text);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -594,6 +660,8 @@ int main(void)
         T(test_idle_connections),
         T(test_the_client_leaves_in_the_middle),
         T(test_end_of_file_behind_a_request),
+        T(test_who_waits_for_whom),
+        T(test_requests_sent_ahead_take_turns),
     };
     sl_log_setup(SL_LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

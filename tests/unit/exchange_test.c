@@ -441,6 +441,42 @@ static void test_bodies_share_a_budget(void **state)
         wire_close(&w[i]);
 }
 
+/* An eighth is left to small ones, however many large ones there are. */
+static void test_large_bodies_leave_room_for_small_ones(void **state)
+{
+    (void)state;
+    enum { LARGE = 128 << 10 };
+    static char body[LARGE];
+    struct wire large[8], small;
+    memset(body, ' ', sizeof body);
+    f.config.max_body = LARGE;
+    f.config.max_body_memory = 8 * LARGE;
+    for (int i = 0; i < 8; i++) { /* all but the last byte */
+        char head[256];
+        snprintf(head, sizeof head,
+                 "POST /hold HTTP/1.1\r\n" HOST
+                 "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+                 LARGE);
+        wire_open(&large[i], &f.env);
+        wire_puts(&large[i], head);
+        wire_feed(&large[i], body, sizeof body - 1);
+        if (i < 7)
+            assert_string_equal(large[i].out, "");
+    }
+    assert_memory_equal(large[7].out, "HTTP/1.1 503 ", 13);
+    assert_int_equal(f.env.body_bytes, 7 * LARGE);
+    wire_open(&small, &f.env);
+    wire_puts(&small, "POST /hold HTTP/1.1\r\n" HOST
+                      "Content-Type: application/json\r\nContent-Length: 65000\r\n\r\n");
+    wire_feed(&small, body, 65000);
+    assert_non_null(f.held);
+    sl_exchange_reply(f.held, 200, "text/plain", "x", 1);
+    wire_loop(&small);
+    for (int i = 0; i < 8; i++)
+        wire_close(&large[i]);
+    wire_close(&small);
+}
+
 /* The n-th allocation fails, for every n: each time the request is answered or the connection is
  * closed, and nothing is left behind (the sanitizers look). */
 static void test_every_allocation_fails_once(void **state)
@@ -490,6 +526,7 @@ int main(void)
         T(test_cut_closes_without_an_end),
         T(test_the_server_stops),
         T(test_bodies_share_a_budget),
+        T(test_large_bodies_leave_room_for_small_ones),
         T(test_every_allocation_fails_once),
     };
     sl_log_setup(SL_LOG_ERROR, false);

@@ -180,7 +180,7 @@ static void test_a_client_that_does_not_read(void **state)
     (void)sl_exchange_write(f.held, block, sizeof block);
     wire_loop(&f.w);
     wire_clock(&f.w, 2999);
-    wire_take(&f.w, 1); /* progress: the time begins anew */
+    wire_take(&f.w, 300); /* as much as --write-rate asks for: the time begins anew */
     wire_clock(&f.w, 1);
     assert_int_equal(f.aborts, 0);
     wire_clock(&f.w, 2999);
@@ -189,6 +189,46 @@ static void test_a_client_that_does_not_read(void **state)
     assert_int_equal(f.aborts, 1);
     assert_true(f.w.closed);
     assert_int_equal((int)f.env.metrics.value[SL_M_TIMEOUTS], 1);
+    sl_exchange_end(f.held);
+}
+
+/* Single bytes, whenever the time is nearly over, do not keep it. */
+static void test_a_client_that_reads_too_slowly(void **state)
+{
+    (void)state;
+    char block[2000];
+    memset(block, 's', sizeof block);
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    f.w.room = 0;
+    (void)sl_exchange_write(f.held, block, sizeof block);
+    wire_loop(&f.w);
+    for (int i = 0; i < 299; i++) {
+        wire_clock(&f.w, 10);
+        wire_take(&f.w, 1);
+        (void)sl_exchange_write(f.held, "more", 4); /* what comes behind changes nothing */
+        wire_loop(&f.w);
+        assert_int_equal(f.aborts, 0);
+    }
+    wire_clock(&f.w, 10);
+    assert_int_equal(f.aborts, 1);
+    sl_exchange_end(f.held);
+}
+
+/* Whoever takes all there is has as long as it likes for the next: only what waits counts. */
+static void test_a_slow_stream_is_no_slow_client(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
+    for (int i = 0; i < 20; i++) {
+        f.w.room = 0;
+        (void)sl_exchange_write(f.held, "x", 1);
+        wire_loop(&f.w);
+        wire_clock(&f.w, 600);
+        wire_take(&f.w, 1000);
+        assert_int_equal(f.aborts, 0);
+    }
     sl_exchange_end(f.held);
 }
 
@@ -225,8 +265,14 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_a_stream_byte_for_byte),  T(test_backlog_and_marks),           T(test_the_low_mark),
-        T(test_writing_inside_writable), T(test_a_client_that_does_not_read), T(test_pings),
+        T(test_a_stream_byte_for_byte),
+        T(test_backlog_and_marks),
+        T(test_the_low_mark),
+        T(test_writing_inside_writable),
+        T(test_a_client_that_does_not_read),
+        T(test_pings),
+        T(test_a_client_that_reads_too_slowly),
+        T(test_a_slow_stream_is_no_slow_client),
     };
     sl_log_setup(SL_LOG_ERROR, false);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,98 @@
+/* crowd_test.c: more clients than there are places: who is let in, and who has to go. That honest
+ * clients keep their throughput meanwhile is in hostile_test.c. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/server.h"
+#include "tests/support/tree.h"
+
+#define HOST "Host: localhost\r\n"
+#define GET(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* The one that has waited longest for its client goes: silent, in a head, in a body or between two
+ * requests. One that is being answered stays. */
+static void test_newcomers_take_the_place_of_who_waits(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--max-connections", "5"));
+    struct raw *r[5];
+    for (int i = 0; i < 5; i++)
+        r[i] = raw_open(s);
+    raw_long_stream(r[0]);
+    raw_wait_text(r[0], "data: ");
+    raw_puts(r[4], GET("/livez"));
+    raw_expect(r[4], 200); /* moved on: now the last of them */
+    raw_puts(r[2], "GET /livez HTTP/1.1\r\nHos");
+    raw_puts(r[3], "POST /v1/generate HTTP/1.1\r\n" HOST
+                   "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{");
+    for (bool come = false; !come;) { /* what was sent has been read */
+        raw_puts(r[4], GET("/metrics"));
+        struct raw_response *p = raw_read(r[4], false);
+        come = strstr(p->body, "\nslate_http_body_bytes 4096\n") != NULL;
+        raw_response_free(p);
+    }
+    struct raw *later[4];
+    for (int i = 0; i < 4; i++) {
+        later[i] = raw_open(s);
+        raw_puts(later[i], GET("/livez"));
+        raw_expect(later[i], 200);
+        if (i == 1 || i == 2) /* a part of a request had come: its client is told */
+            raw_expect(r[i + 1], 503);
+        (void)raw_wait_closed(r[i + 1]);
+    }
+    raw_expect_ask(s, GET("/metrics"), 200, "\nslate_http_connections_shed_total 5\n");
+    raw_wait_text(r[0], "data: ");
+    for (int i = 0; i < 5; i++)
+        raw_close(r[i]);
+    for (int i = 0; i < 4; i++)
+        raw_close(later[i]);
+    server_stop(s);
+}
+
+/* Few descriptors, and no more to be had: fewer connections, and the store still has its own. */
+static void test_few_descriptors(void **state)
+{
+    (void)state;
+    enum { MANY = 60 };
+    struct raw *r[MANY];
+    char store[] = "/tmp/slate-crowd-XXXXXX", argument[64];
+    assert_non_null(mkdtemp(store));
+    snprintf(argument, sizeof argument, "dir:%s", store);
+    server_file_limit(100);
+    struct server *s = server_start(ARGS("--store", argument));
+    server_file_limit(0);
+    server_wait_log(s, "the limit of open files is low for --max-connections\" files=100 "
+                       "connections=18");
+    for (size_t i = 0; i < MANY; i++) {
+        r[i] = raw_open(s);
+        raw_puts(r[i], GET("/livez"));
+        raw_expect(r[i], 200);
+    }
+    raw_expect_ask(s, GET("/metrics"), 200, "\nslate_http_connections 18\n");
+    raw_expect_ask(s,
+                   "POST /v1/sessions HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
+                   "Content-Length: 28\r\n\r\n{\"id\":\"a\",\"prompt\":\"Hello.\"}",
+                   201, "\"a\"");
+    raw_expect_ask(s, "POST /v1/sessions/a/pause HTTP/1.1\r\n" HOST "\r\n", 200, "store");
+    for (size_t i = 0; i < MANY; i++)
+        raw_close(r[i]);
+    server_stop(s);
+    remove_tree(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_newcomers_take_the_place_of_who_waits),
+        cmocka_unit_test(test_few_descriptors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
