@@ -20,6 +20,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "proto/ahead.h"
 
 static const char huge_literal[] = {'9', 'e', '3', '0', '7'};
 #define HUGE_AS_DOUBLE 9e307
@@ -110,15 +111,8 @@ static json_t *load_patched(const void *body, size_t n, json_error_t *error, boo
     return v;
 }
 
-enum sl_code sl_json_parse(json_t **ret, const void *body, size_t n, bool empty_is_object,
-                           struct sl_error *err)
+static enum sl_code parse(json_t **ret, const void *body, size_t n, struct sl_error *err)
 {
-    if (n == 0) {
-        if (!empty_is_object)
-            return sl_fail(err, SL_E_INVALID_JSON, "the body is empty; it must be a JSON object");
-        body = "{}";
-        n = 2;
-    }
     json_error_t error;
     bool starved;
     json_t *v = load(body, n, &error, &starved);
@@ -142,6 +136,74 @@ enum sl_code sl_json_parse(json_t **ret, const void *body, size_t n, bool empty_
     }
     *ret = v;
     return SL_OK;
+}
+
+/* --- reading ahead --------------------------------------------------------------------------- */
+
+struct sl_json_ahead {
+    const void *body;
+    size_t n;
+    json_t *doc;         /* NULL: */
+    struct sl_error err; /* why there is none */
+    struct sl_json_ahead *next;
+};
+
+static _Thread_local struct sl_json_ahead *offered;
+
+struct sl_json_ahead *sl_json_ahead_read(const void *body, size_t n)
+{
+    struct sl_json_ahead *a = sl_calloc(1, sizeof *a);
+    if (!a)
+        return NULL;
+    a->body = body;
+    a->n = n;
+    (void)!parse(&a->doc, body, n, &a->err);
+    return a;
+}
+
+void sl_json_ahead_offer(struct sl_json_ahead *a)
+{
+    a->next = offered;
+    offered = a;
+}
+
+void sl_json_ahead_withdraw(struct sl_json_ahead *a)
+{
+    struct sl_json_ahead **p = &offered;
+    while (*p != a)
+        p = &(*p)->next;
+    *p = a->next;
+}
+
+void sl_json_ahead_free(struct sl_json_ahead *a)
+{
+    if (!a)
+        return;
+    json_decref(a->doc);
+    sl_free(a);
+}
+
+/* --- the body -------------------------------------------------------------------------------- */
+
+enum sl_code sl_json_parse(json_t **ret, const void *body, size_t n, bool empty_is_object,
+                           struct sl_error *err)
+{
+    if (n == 0) {
+        if (!empty_is_object)
+            return sl_fail(err, SL_E_INVALID_JSON, "the body is empty; it must be a JSON object");
+        body = "{}";
+        n = 2;
+    }
+    const struct sl_json_ahead *a = offered;
+    while (a && (a->body != body || a->n != n))
+        a = a->next;
+    if (!a)
+        return parse(ret, body, n, err);
+    if (a->doc)
+        *ret = json_incref(a->doc);
+    else if (err)
+        *err = a->err;
+    return a->doc ? SL_OK : a->err.code;
 }
 
 const json_t *sl_json_member(const json_t *object, const char *key)

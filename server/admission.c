@@ -1,5 +1,5 @@
-/* admission.c: from a request's prompt to a place in the engine: tokenising (long texts in libuv's
- * pool), the limits on what waits, the line (first in, first out). See turns.h. */
+/* admission.c: from a request's prompt to a place in the engine: tokenising (long texts as long
+ * work), the limits on what waits, the line (first in, first out). See turns.h. */
 #include "server/residency.h"
 #include "server/turns_priv.h"
 
@@ -8,8 +8,6 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-
-enum { POOL_TEXT_BYTES = 64 * 1024 }; /* longer texts are tokenised in libuv's pool */
 
 void sl_run_forget_queued(struct sl_run *r)
 {
@@ -186,10 +184,15 @@ static enum sl_code tokenise(struct sl_run *r, struct sl_error *err)
     return c;
 }
 
-/* The loop does not look at the result before on_pool_done(). */
-static void on_pool(uv_work_t *work)
+static struct sl_run *of_job(struct sl_long_job *j)
 {
-    struct sl_run *r = work->data;
+    return (struct sl_run *)(void *)((char *)j - offsetof(struct sl_run, tokenising));
+}
+
+/* The loop does not look at the result before on_tokenised(). */
+static void tokenise_long(struct sl_long_job *j)
+{
+    struct sl_run *r = of_job(j);
     (void)tokenise(r, &r->result.error);
 }
 
@@ -204,14 +207,14 @@ static enum sl_code take_tokens(struct sl_run *r, const struct sl_error *failed,
     return r->lost || failed->code ? err->code : enqueue(r, err);
 }
 
-static void on_pool_done(uv_work_t *work, int status)
+static void on_tokenised(struct sl_long_job *j)
 {
-    struct sl_run *r = work->data;
+    struct sl_run *r = of_job(j);
     struct sl_turns *ts = r->ts;
     struct sl_error failed = r->result.error;
     r->result.error = (struct sl_error){.code = SL_OK};
     ts->n_waiting--;
-    if (!r->lost && (r->cancelled || status)) {
+    if (!r->lost && r->cancelled) {
         sl_run_end_with(r, SL_FINISH_CANCELLED);
     } else if (!r->lost && r->spec.max_time_ms &&
                (int64_t)uv_now(ts->loop) - r->started_ms >= r->spec.max_time_ms) {
@@ -310,17 +313,15 @@ static enum sl_code read_prompt(struct sl_run *r, struct sl_error *err)
     enum sl_code c = lead(r, err);
     if (c)
         return c;
-    if (s->text && s->text->n > POOL_TEXT_BYTES) {
+    if (s->text && s->text->n > SL_LONG_BYTES) {
         c = r->owned_prompt ? SL_OK : own_prompt(r, err);
         if (!c && !r->owned)
             c = own_settings(r, err);
         if (c)
             return c;
-        r->work.data = r;
         r->state = TOKENISING;
-        int rc = uv_queue_work(r->ts->loop, &r->work, on_pool, on_pool_done);
-        if (rc)
-            return sl_fail(err, SL_E_INTERNAL, "no work for the pool: %s", uv_strerror(rc));
+        r->tokenising = (struct sl_long_job){.work = tokenise_long, .done = on_tokenised};
+        sl_longwork_add(r->ts->opt.longwork, &r->tokenising, s->text->n);
         r->ts->n_waiting++;
         return SL_OK;
     }

@@ -245,13 +245,19 @@ static void answer_options(struct sl_exchange *ex)
     sl_exchange_reply(ex, 204, NULL, "", 0);
 }
 
+static void handle(struct sl_exchange *ex)
+{
+    if (ex->env->named && (ex->match.route->flags & SL_ROUTE_SESSION))
+        ex->env->named(ex, ex->match.route->handler);
+    else
+        ex->match.route->handler(ex);
+}
+
 void sl_dispatch(struct sl_exchange *ex)
 {
     ex->phase = SL_EX_OPEN;
     if (ex->is_options)
         answer_options(ex);
-    else if (ex->env->named && (ex->match.route->flags & SL_ROUTE_SESSION))
-        ex->env->named(ex, ex->match.route->handler);
-    else
-        ex->match.route->handler(ex);
+    else if (!sl_exchange_read_ahead(ex, handle))
+        handle(ex);
 }

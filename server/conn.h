@@ -31,6 +31,7 @@
 #include "server/access.h"
 #include "server/auth.h"
 #include "server/http.h"
+#include "server/longwork.h"
 #include "server/metrics.h"
 #include "server/out.h"
 #include "server/router.h"
@@ -75,7 +76,8 @@ struct sl_conn_env {
     bool closing_down;      /* draining: answers say Connection: close */
     char id_prefix[17];     /* of request ids made here */
     uint64_t id_next;
-    struct sl_server *server; /* for handlers */
+    struct sl_longwork *longwork; /* NULL: bodies are read by the handler, however large */
+    struct sl_server *server;     /* for handlers */
     void *app;
     void (*named)(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex)); /* or NULL */
     /* Tests: called when an exchange is freed; may be NULL. */
@@ -108,6 +110,7 @@ struct sl_exchange {
     char *body;
     size_t n_body, cap_body, max_body;
     const char *max_body_option; /* which option max_body is */
+    struct long_body *ahead;     /* its JSON, where it was read before the handler asks for it */
     bool discard; /* the body is read and thrown away: refused, or of no use to the route */
     struct sl_identity identity;
     char id[129];
@@ -207,7 +210,11 @@ struct sl_exchange *sl_exchange_new(struct sl_conn *c,
 void sl_exchange_free(struct sl_exchange *ex);
 SL_NODISCARD enum sl_code sl_exchange_take_body(struct sl_exchange *ex, const char *data, size_t n,
                                                 struct sl_error *err);
-void sl_exchange_abort(struct sl_exchange *ex); /* detaches it and tells the handler */
+/* ahead.c: lets a large body's JSON be read first; then, from the loop, `next` is called, unless
+ * the client has gone meanwhile. false: it is not large, go on. */
+bool sl_exchange_read_ahead(struct sl_exchange *ex, void (*next)(struct sl_exchange *ex));
+void sl_exchange_forget_ahead(struct sl_exchange *ex); /* before the body goes */
+void sl_exchange_abort(struct sl_exchange *ex);        /* detaches it and tells the handler */
 void sl_exchange_ping(struct sl_exchange *ex);
 
 /* conn.c: for exchange.c. */

@@ -57,6 +57,7 @@ struct sl_exchange *sl_exchange_new(struct sl_conn *c, struct sl_http_head *head
 
 void sl_exchange_drop_body(struct sl_exchange *ex)
 {
+    sl_exchange_forget_ahead(ex);
     ex->env->body_bytes -= ex->cap_body;
     sl_free(ex->body);
     ex->body = NULL;

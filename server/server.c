@@ -309,6 +309,8 @@ enum sl_code sl_server_open(struct sl_server **ret, const struct sl_config *conf
     }
     c = open_env(s, err);
     if (!c)
+        c = sl_longwork_open(&s->env.longwork, &s->loop, err);
+    if (!c)
         c = open_handles(s, err);
     if (!c)
         c = sl_net_open(&s->net, &s->loop, &s->env, err);
@@ -335,6 +337,9 @@ void sl_server_close(struct sl_server *s)
             uv_close((uv_handle_t *)&s->signals[i], NULL);
     }
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) /* uv_stop() from before ends a run early */
+        ;
+    sl_longwork_close(s->env.longwork);
+    while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0)
         ;
     int e = uv_loop_close(&s->loop);
     assert(e == 0); /* else the app has left something open */
@@ -385,6 +390,11 @@ enum sl_server_state sl_server_state(const struct sl_server *s)
 uv_loop_t *sl_server_loop(struct sl_server *s)
 {
     return &s->loop;
+}
+
+struct sl_longwork *sl_server_longwork(struct sl_server *s)
+{
+    return s->env.longwork;
 }
 
 const struct sl_config *sl_server_config(const struct sl_server *s)

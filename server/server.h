@@ -76,6 +76,7 @@ void sl_server_stop(struct sl_server *s, int exit_code); /* without a drain: loa
 
 enum sl_server_state sl_server_state(const struct sl_server *s);
 uv_loop_t *sl_server_loop(struct sl_server *s);
+struct sl_longwork *sl_server_longwork(struct sl_server *s);
 const struct sl_config *sl_server_config(const struct sl_server *s);
 struct sl_metrics *sl_server_metrics(struct sl_server *s);
 /* Calls collect and writes all metrics; *ret is freed with sl_free(). Errors: NO_MEMORY. */

@@ -2,7 +2,7 @@
  *
  *     start ──> READYING ──> TOKENISING ──> WAITING ──> RUNNING ──> COMMITTING ──> OVER ──close──>
  *               (session      (long text:     (FIFO)    (engine)     (store)        `done` was
- *                loads)        libuv's pool)                                         called
+ *                loads)        longwork.h)                                           called
  *
  * A run holds its session's lease from start to OVER. It is refused at start when the server is
  * full: running + waiting turns, or prompt tokens of turns that wait or are in prefill. What was
@@ -17,6 +17,7 @@
 
 #include <uv.h>
 
+#include "server/longwork.h"
 #include "server/metrics.h"
 #include "server/sessions.h"
 
@@ -32,9 +33,10 @@ struct sl_turns_options {
     size_t max_tokens;         /* that a paused turn may still want; 0: any number */
     size_t max_step_rows;
     size_t n_threads;
-    int64_t begin_token;       /* fed to an empty session first; -1: none */
-    const void *initial_state; /* of turns without a session; NULL: the model's own */
-    int64_t (*now)(void);      /* Unix time, s */
+    int64_t begin_token;          /* fed to an empty session first; -1: none */
+    const void *initial_state;    /* of turns without a session; NULL: the model's own */
+    struct sl_longwork *longwork; /* where long texts are tokenised */
+    int64_t (*now)(void);         /* Unix time, s */
 };
 
 /* Opens the engine and hangs it on the loop. Everything given must outlive it. */

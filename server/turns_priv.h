@@ -34,7 +34,7 @@ struct sl_run {
     bool starting; /* sl_run_start() is on the stack */
     bool unread;   /* ENDING: it was paused before the engine had it */
     enum sl_code start_code;
-    uv_work_t work;
+    struct sl_long_job tokenising;
     struct sl_run_result result;
 };
 
@@ -75,7 +75,7 @@ void sl_run_pause_unread(struct sl_run *r);
 
 /* admission.c */
 
-/* The session's memory, tokens of the prompt, here or in libuv's pool; then the line, and the
+/* The session's memory, tokens of the prompt, here or as long work; then the line, and the
  * engine when there is room. The run has its lease. */
 SL_NODISCARD enum sl_code sl_run_admit(struct sl_run *r, struct sl_error *err);
 void sl_run_leave_line(struct sl_run *r);    /* WAITING */

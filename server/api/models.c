@@ -1,15 +1,15 @@
 /* models.c: GET /v1/models, GET /v1/models/{id}, POST /v1/tokenize, POST /v1/detokenize.
  *
- * What is long is tokenised (and written as JSON) in libuv's pool, so that no other connection
- * waits for it: the tokenizer may be used from any thread. */
-#include <assert.h>
+ * What is long is tokenised (and written as JSON) as long work, so that no other connection waits
+ * for it: the tokenizer may be used from any thread. */
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "server/app.h"
+#include "server/longwork.h"
 #include "server/text.h"
 
-enum { POOL_BYTES = 64 * 1024, POOL_TOKENS = 16 * 1024 }; /* from here on it is long */
+enum { LONG_TOKENS = 16 * 1024, TOKEN_BYTES = 4 }; /* so many are long; what one counts for */
 
 /* --- models ----------------------------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ static void get_model(struct sl_exchange *ex)
 /* --- tokenize and detokenize ------------------------------------------------------------------ */
 
 struct job {
-    uv_work_t work;
+    struct sl_long_job job;
     struct sl_exchange *ex;
     const struct sl_tokenizer *tokenizer;
     struct sl_tokenize_request req;
@@ -119,17 +119,20 @@ static void finish(struct job *j)
     sl_free(j);
 }
 
-static void on_pool(uv_work_t *work)
+static struct job *of_long(struct sl_long_job *job)
 {
-    struct job *j = work->data;
+    return (struct job *)(void *)job; /* its first member */
+}
+
+static void run_long(struct sl_long_job *job)
+{
+    struct job *j = of_long(job);
     j->run(j);
 }
 
-static void on_pool_done(uv_work_t *work, int status)
+static void on_long_done(struct sl_long_job *job)
 {
-    assert(status == 0); /* nobody cancels it */
-    (void)status;
-    finish(work->data);
+    finish(of_long(job));
 }
 
 static enum sl_code
@@ -163,13 +166,15 @@ static void start(struct sl_exchange *ex,
     }
     j->ex = ex;
     j->run = run;
-    j->work.data = j;
+    j->job = (struct sl_long_job){.work = run_long, .done = on_long_done};
     sl_buf_init(&j->out, SL_RESPONSE_BYTES_MAX);
     j->code = prepare(j, decode);
-    bool is_long = j->req.text.n >= POOL_BYTES || j->req.n_tokens >= POOL_TOKENS;
-    uv_loop_t *loop = sl_server_loop(sl_exchange_server(ex));
-    if (!j->code && is_long && uv_queue_work(loop, &j->work, on_pool, on_pool_done) == 0)
+    bool is_long = j->req.text.n > SL_LONG_BYTES || j->req.n_tokens >= LONG_TOKENS;
+    if (!j->code && is_long) {
+        sl_longwork_add(sl_server_longwork(sl_exchange_server(ex)), &j->job,
+                        j->req.text.n + TOKEN_BYTES * j->req.n_tokens);
         return;
+    }
     if (!j->code)
         j->run(j);
     finish(j);

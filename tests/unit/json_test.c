@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "proto/ahead.h"
 #include "proto/json.h"
 #include "proto/json_out.h"
 
@@ -400,23 +401,51 @@ static void floats_round_trip(void **state)
     sl_buf_done(&b);
 }
 
+/* What was read ahead is what a parse of the same bytes gives, right or wrong; of others nothing.
+ */
+static void read_ahead(void **state)
+{
+    (void)state;
+    char good[] = "{\"a\":[1,2,3]}", bad[] = "{\"a\":[1,2,3}";
+    struct sl_error err;
+    json_t *v;
+    struct sl_json_ahead *a = sl_json_ahead_read(good, sizeof good - 1);
+    struct sl_json_ahead *b = sl_json_ahead_read(bad, sizeof bad - 1);
+    good[6] = bad[6] = '7'; /* nobody reads them a second time */
+    sl_json_ahead_offer(a);
+    sl_json_ahead_offer(b);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(sl_json_parse(&v, good, sizeof good - 1, false, &err), SL_OK);
+        const json_t *first = json_array_get(sl_json_member(v, "a"), 0);
+        assert_int_equal(json_integer_value(first), 1);
+        json_decref(v);
+        assert_int_equal(sl_json_parse(&v, bad, sizeof bad - 1, false, &err), SL_E_INVALID_JSON);
+        assert_non_null(strstr(err.message, "line 1, column 12"));
+        assert_int_equal(sl_json_parse(&v, bad, sizeof bad - 1, false, NULL), SL_E_INVALID_JSON);
+    }
+    assert_int_equal(parse(&v, "{\"b\":1}", &err), SL_OK); /* other bytes */
+    assert_non_null(sl_json_member(v, "b"));
+    json_decref(v);
+    sl_json_ahead_withdraw(a);
+    sl_json_ahead_withdraw(b);
+    sl_json_ahead_free(a);
+    sl_json_ahead_free(b);
+    assert_int_equal(sl_json_parse(&v, good, sizeof good - 1, false, &err), SL_OK);
+    assert_int_equal(json_integer_value(json_array_get(sl_json_member(v, "a"), 0)), 7);
+    json_decref(v);
+}
+
 int main(void)
 {
     sl_json_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(broken_text),
-        cmocka_unit_test(only_objects),
-        cmocka_unit_test(deep_nesting),
-        cmocka_unit_test(numbers_beyond_the_range),
-        cmocka_unit_test(integers),
-        cmocka_unit_test(floats),
-        cmocka_unit_test(strings_keep_nul),
-        cmocka_unit_test(words),
-        cmocka_unit_test(descriptions),
-        cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(out_of_memory_once),
-        cmocka_unit_test(many_values),
-        cmocka_unit_test(writer),
+        cmocka_unit_test(broken_text),        cmocka_unit_test(only_objects),
+        cmocka_unit_test(deep_nesting),       cmocka_unit_test(numbers_beyond_the_range),
+        cmocka_unit_test(integers),           cmocka_unit_test(floats),
+        cmocka_unit_test(strings_keep_nul),   cmocka_unit_test(words),
+        cmocka_unit_test(descriptions),       cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(out_of_memory_once), cmocka_unit_test(many_values),
+        cmocka_unit_test(read_ahead),         cmocka_unit_test(writer),
         cmocka_unit_test(floats_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
