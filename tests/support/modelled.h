@@ -1,0 +1,73 @@
+/* modelled.h: a server's sessions beside a model of them: which there are, their incarnations,
+ * versions and metadata, what each has been told and has said (histories.h).
+ *
+ * One server at a time. Failures fail the test. */
+#ifndef SLATE_TESTS_MODELLED_H
+#define SLATE_TESTS_MODELLED_H
+
+#include "tests/support/histories.h"
+#include "tests/support/node.h"
+
+enum { SESSIONS = 14, PLACES = 6, TOKENS_MAX = 24 };
+
+struct keyed { /* a turn that was answered under a key; the session's last one */
+    char key[32], body[320];
+    char *answer; /* NULL: none */
+    size_t n;
+};
+
+struct session {
+    char id[16];
+    bool exists;
+    char incarnation[40];
+    int64_t version, metadata;
+    const struct history *told;
+    const struct history *paused; /* `told`, where it can be gone on with */
+    struct keyed keyed;
+};
+
+struct modelled {
+    struct node node;
+    struct histories histories;
+    struct session sessions[SESSIONS];
+    bool forgets; /* its store is memory: all sessions have a place, none outlives it */
+    uint64_t random_state;
+    unsigned n_seeds;
+    size_t n_unseen; /* turns that happened and whose answer was lost */
+};
+extern struct modelled modelled;
+
+struct client *modelled_client(void);
+uint64_t draw(uint64_t below);
+
+/* One that exists, or one that does not; NULL: none is. */
+struct session *some_session(bool exists);
+size_t count_sessions(void);
+/* It has begun its life, as r says; or ended it. */
+void is_new(struct session *s, const struct reply *r);
+void is_gone(struct session *s);
+void forget_keyed(struct session *s);
+/* A copy that lasts for the next 4 calls. */
+const char *etag_of(const struct session *s, int64_t version);
+
+/* Is the session, are all sessions and their list as the model has them? */
+void check_session(const struct session *s);
+void check_all(void);
+
+/* A turn under way. */
+struct flight {
+    struct session *s;
+    unsigned seed;
+    size_t max_tokens;
+    struct call *call;
+};
+/* Sent; a prompt, a seed and a length of its own. lines: header lines, or NULL. */
+struct flight begin_turn(struct session *s, bool stream, const char *lines);
+bool is_answer(const struct reply *r); /* of a turn: whole, and no error */
+/* What the model makes of its answer; or, where that was lost, of the version that is found. */
+void turn_answered(const struct flight *f, const struct reply *r);
+void resolve_turn(const struct flight *f);
+/* Waits for its answer, which must be one. */
+void finish_turn(struct flight *f);
+
+#endif
