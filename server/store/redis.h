@@ -117,6 +117,7 @@ struct sl_rd_op {
     bool write_sent;               /* what changes the session went out */
     bool whole_script;             /* Redis has forgotten it */
     bool working;                  /* in the pool */
+    bool over;                     /* finished, and not told yet */
     struct sl_rd_flight *flight;
     struct sl_rd_args args; /* of its script */
     enum sl_rd_script script;

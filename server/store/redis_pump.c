@@ -164,6 +164,8 @@ struct sl_rd_op *sl_rd_new_op(struct sl_redis *r, const struct sl_rd_call *call,
 
 void sl_rd_finish(struct sl_rd_op *op)
 {
+    assert(!op->over);
+    op->over = true;
     queue_push(&op->r->finished, op);
 }
 
@@ -381,8 +383,9 @@ static bool expire(struct sl_rd_op *op)
 {
     struct sl_redis *r = op->r;
     bool flies = op->flight != NULL;
-    enum { N_QUEUES = 3 };
-    struct sl_rd_queue *const queues[N_QUEUES] = {&r->to_send, &r->later, &r->transfers};
+    enum { N_QUEUES = 4 }; /* arrivals: a call may come in the very round of the loop */
+    struct sl_rd_queue *const queues[N_QUEUES] = {&r->arrivals, &r->to_send, &r->later,
+                                                  &r->transfers};
     for (size_t i = 0; i < N_QUEUES; i++)
         queue_remove(queues[i], op);
     if (flies)
@@ -395,7 +398,7 @@ static bool expire(struct sl_rd_op *op)
 /* Is it the op's own time that runs? Not while it waits for others of its session. */
 static bool is_waiting(const struct sl_rd_op *op)
 {
-    return !op->working && !op->code && (!op->line || op->line->first == op);
+    return !op->working && !op->over && !op->code && (!op->line || op->line->first == op);
 }
 
 void sl_rd_on_tick(uv_timer_t *t)

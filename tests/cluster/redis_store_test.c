@@ -335,6 +335,60 @@ static void test_what_is_asked_of_a_turn(void **state)
     free_shop(a);
 }
 
+/* --- while there is no Redis -------------------------------------------------------------------*/
+
+enum { CALLS = 1000 };
+
+struct callers {
+    struct shop *st;
+    uv_timer_t timer;
+    unsigned n_called, n_told;
+};
+
+static void on_told_none(void *arg, const struct sl_store_view *v, const struct sl_error *err)
+{
+    struct callers *c = arg;
+    assert_null(v);
+    assert_int_equal(err->code, SL_E_STORE_UNAVAILABLE);
+    c->st->n_waiting--;
+    c->n_told++;
+}
+
+static void call_once_more(uv_timer_t *timer)
+{
+    struct callers *c = timer->data;
+    char id[16];
+    snprintf(id, sizeof id, "c%u", c->n_called);
+    c->st->n_waiting++;
+    sl_store_look(c->st->store, "default", id, on_told_none, c);
+    if (++c->n_called == CALLS)
+        uv_timer_stop(timer);
+}
+
+/* Whenever a call comes, also in the very round of the loop in which deadlines are looked at. */
+static void test_every_call_is_told_that_redis_is_away(void **state)
+{
+    (void)state;
+    static struct callers c;
+    static const struct sl_store_options brief = {.durable = true, .timeout_ms = 100};
+    struct shop *st = calloc(1, sizeof *st);
+    assert_non_null(st);
+    redis_do(&redis, "FLUSHALL");
+    shop_init_spec(st, redis.spec, &brief);
+    shop_must_open(st);
+    c = (struct callers){.st = st};
+    redis_end(&redis, SIGTERM);
+    uv_timer_init(&st->loop, &c.timer);
+    c.timer.data = &c;
+    uv_timer_start(&c.timer, call_once_more, 1, 1);
+    while (c.n_told < CALLS)
+        uv_run(&st->loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&c.timer, NULL);
+    assert_int_equal(st->n_waiting, 0);
+    redis_start(&redis);
+    free_shop(st);
+}
+
 /* --- times to live, lists, limits --------------------------------------------------------------*/
 
 static void make(struct shop *st, const char *tenant, const char *id, int64_t ttl_s,
@@ -620,6 +674,7 @@ int main(void)
         cmocka_unit_test(test_one_holder_at_a_time),
         cmocka_unit_test(test_a_lease_that_is_over),
         cmocka_unit_test(test_what_is_asked_of_a_turn),
+        cmocka_unit_test(test_every_call_is_told_that_redis_is_away),
         cmocka_unit_test(test_times_to_live),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_as_many_as_there_may_be),
