@@ -254,7 +254,42 @@ static enum sl_code check_fsync(const struct sl_rd_conn *c, const redisReply *r,
         c->address->host, c->address->port, r->element[1]->str);
 }
 
-enum greeting { AUTH, SELECT, INFO, FSYNC, SCRIPT };
+/* The form of what is kept: a later one is not touched. Where there was none it is written down, or
+ * will be, when Redis takes writes again. */
+static enum sl_code check_schema(const struct sl_rd_conn *c, const redisReply *r,
+                                 struct sl_error *err)
+{
+    unsigned v = 0;
+    if (r->type == REDIS_REPLY_NIL)
+        return SL_OK;
+    bool ok = r->type == REDIS_REPLY_STRING && r->len > 0 && r->len < 9;
+    for (size_t i = 0; ok && i < r->len; i++) {
+        ok = r->str[i] >= '0' && r->str[i] <= '9';
+        v = 10 * v + (unsigned)(r->str[i] - '0');
+    }
+    if (!ok)
+        return sl_fail(err, SL_E_USAGE, "redis %s:%u: %s holds no number", c->address->host,
+                       c->address->port, c->schema_key);
+    if (v > c->schema)
+        return sl_fail(
+            err, SL_E_USAGE,
+            "redis %s:%u: a later Slate keeps its sessions there (%s is %u; this one knows "
+            "%u and earlier)",
+            c->address->host, c->address->port, c->schema_key, v, c->schema);
+    return SL_OK;
+}
+
+/* It takes no writes at the moment; that is told to who wants some. */
+static bool is_no_write(const redisReply *r)
+{
+    static const char *const words[] = {"OOM", "READONLY", "MISCONF", "NOREPLICAS"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strncmp(r->str, words[i], strlen(words[i])) == 0)
+            return true;
+    return false;
+}
+
+enum greeting { AUTH, SELECT, INFO, FSYNC, MARK, SCHEMA, SCRIPT };
 
 static enum greeting greeting_at(const struct sl_rd_conn *c, size_t i)
 {
@@ -268,8 +303,8 @@ static enum greeting greeting_at(const struct sl_rd_conn *c, size_t i)
 static enum sl_code take_error(const struct sl_rd_conn *c, enum greeting what, const redisReply *r,
                                struct sl_error *err)
 {
-    static const char *const names[] = {"AUTH", "SELECT", "INFO", "CONFIG GET appendfsync",
-                                        "SCRIPT LOAD"};
+    static const char *const names[] = {"AUTH",  "SELECT", "INFO",       "CONFIG GET appendfsync",
+                                        "SETNX", "GET",    "SCRIPT LOAD"};
     bool later = strncmp(r->str, "LOADING", 7) == 0 || strncmp(r->str, "BUSY", 4) == 0 ||
                  strncmp(r->str, "MASTERDOWN", 10) == 0;
     return sl_fail(err, later ? SL_E_STORE_UNAVAILABLE : SL_E_USAGE, "redis %s:%u: %s: %.200s%s",
@@ -284,11 +319,13 @@ static enum sl_code take_greeting(struct sl_rd_conn *c, const redisReply *r, str
     size_t i = c->n_greeted++;
     enum greeting what = greeting_at(c, i);
     if (r->type == REDIS_REPLY_ERROR)
-        return take_error(c, what, r, err);
+        return what == MARK && is_no_write(r) ? SL_OK : take_error(c, what, r, err);
     if (what == INFO)
         return check_info(c, r, err);
     if (what == FSYNC)
         return check_fsync(c, r, err);
+    if (what == SCHEMA)
+        return check_schema(c, r, err);
     if (what != SCRIPT)
         return SL_OK;
     if (r->type != REDIS_REPLY_STRING || r->len != SL_REDIS_SHA_BYTES)
@@ -342,19 +379,22 @@ static bool say(struct sl_rd_conn *c, int argc, const char **argv)
 
 static bool greet(struct sl_rd_conn *c)
 {
-    char db[16];
+    char db[16], schema[16];
     const struct sl_rd_address *a = c->address;
     bool ok = true;
     snprintf(db, sizeof db, "%u", a->db);
     const char *auth[] = {"AUTH", a->user, a->password}, *auth_1[] = {"AUTH", a->password};
     const char *select[] = {"SELECT", db}, *info[] = {"INFO"};
     const char *fsync[] = {"CONFIG", "GET", "appendfsync"};
+    snprintf(schema, sizeof schema, "%u", c->schema);
+    const char *mark[] = {"SETNX", c->schema_key, schema}, *get[] = {"GET", c->schema_key};
     c->n_greeted = c->n_greetings = 0;
     if (a->password[0])
         ok = a->user[0] ? say(c, 3, auth) : say(c, 2, auth_1);
     ok = ok && say(c, 2, select) && say(c, 1, info);
     if (c->durable)
         ok = ok && say(c, 3, fsync);
+    ok = ok && say(c, 3, mark) && say(c, 2, get);
     for (size_t i = 0; ok && i < c->n_scripts; i++) {
         const char *load[] = {"SCRIPT", "LOAD", c->scripts[i]};
         ok = say(c, 3, load);

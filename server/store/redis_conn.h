@@ -4,8 +4,8 @@
  *       └────────────┴───────────────┴──────────────────down()───────^       <────────────────┘
  *
  * Greeting: AUTH, SELECT, is it a master of a version that is known, does it keep what it
- * acknowledges (`durable`), and the scripts are loaded. Each time anew: another server may have
- * taken the address.
+ * acknowledges (`durable`), is what it keeps of a form that is known (`schema`, redis_lua.h), and
+ * the scripts are loaded. Each time anew: another server may have taken the address.
  *
  * Commands are hiredis' (0.14, which knows neither time limits nor sizes: both are kept here). No
  * TLS: hiredis 0.14 has none; where the way to Redis is not trusted put a tunnel on it. libuv's
@@ -72,6 +72,8 @@ struct sl_rd_conn {
     const struct sl_rd_address *address;
     bool durable;
     uint64_t timeout_ms; /* of connecting and greeting */
+    unsigned schema;     /* the latest that is known */
+    const char *schema_key;
     /* Of it to be loaded, and what Redis calls each afterwards. */
     const char *const *scripts;
     size_t n_scripts;

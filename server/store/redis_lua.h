@@ -2,6 +2,7 @@
  *
  * Keys (no Redis Cluster: a script also reaches keys that it makes from these):
  *
+ *     slate1:schema               string: the number of this form, SL_LUA_SCHEMA
  *     slate1:{TENANT/ID}          hash: the head, and the lease (below)
  *     slate1:{TENANT/ID}:t        list: the turns since the snapshot, oldest first: version (20
  *                                 digits), new tokens (10), XXH3-64 (16 hex), payload (record.h)
@@ -18,6 +19,11 @@
  * this version); fen (the last fence given), lh (who holds the lease: node:call, of a turn
  * node:call:t), lu (until when, ms of Redis' clock), lk (the Idempotency-Key of its turn). Versions
  * have 20 digits, so that texts compare as numbers do: Lua's numbers end at 2^53.
+ *
+ * A change that earlier versions of Slate would not understand, or would undo, gets the next
+ * number: they refuse such a store by it, at the start and at every connection. Who makes one reads
+ * the form before it too, and writes the new number only when told to (all servers of the fleet are
+ * of the new version then).
  *
  * All scripts may be repeated: a call whose answer was lost is made again as it was, and gives what
  * it gave. Under maxmemory a script's first write is of a kind that Redis refuses then (OOM), or
@@ -45,6 +51,8 @@ enum sl_rd_script {
     SL_LUA_ASKED,
     SL_LUA_N
 };
+
+enum { SL_LUA_SCHEMA = 1 };
 
 /* Each begins with KEYS H, T, A, ALL, IDS and ARGV tenant, id. */
 extern const char *const sl_lua_scripts[SL_LUA_N];

@@ -618,6 +618,24 @@ static void test_settings(void **state)
     redisReply *r = redis_ask(&redis, "EXISTS slate1:{default/s0}"); /* of database 0 */
     assert_int_equal(r->integer, 0);
     freeReplyObject(r);
+    redis_do(&redis, "SET slate1:schema 2");
+    must_not_open(redis.spec, true, SL_E_USAGE, "slate1:schema is 2; this one knows 1 and earlier");
+    redis_do(&redis, "SET slate1:schema new");
+    must_not_open(redis.spec, false, SL_E_USAGE, "slate1:schema holds no number");
+    redis_do(&redis, "DEL slate1:schema");
+    redis_do(&redis, "CONFIG SET maxmemory 1"); /* what it holds can still be read */
+    shop_init_spec(&st, redis.spec, &options);
+    assert_int_equal(shop_open(&st, &err), SL_OK);
+    shop_close(&st);
+    shop_done(&st);
+    redis_do(&redis, "CONFIG SET maxmemory 0");
+    shop_init_spec(&st, redis.spec, &options);
+    assert_int_equal(shop_open(&st, &err), SL_OK);
+    shop_close(&st);
+    shop_done(&st);
+    r = redis_ask(&redis, "GET slate1:schema");
+    assert_string_equal(r->str, "1");
+    freeReplyObject(r);
     redis_do(&redis, "ACL SETUSER slate -config");
     must_not_open(spec, true, SL_E_USAGE, "allow CONFIG GET, or --durability drain");
     redis_do(&redis, "ACL DELUSER slate");
