@@ -272,6 +272,27 @@ enum sl_code sl_session_fork_decode(struct sl_session_request *ret, const void *
     return decode_session(ret, body, n, limits, read_fork, err);
 }
 
+enum sl_code sl_rewind_decode(uint64_t *ret_version, const void *body, size_t n,
+                              struct sl_error *err)
+{
+    json_t *doc = NULL;
+    int64_t version = 0;
+    enum sl_code c = sl_json_parse(&doc, body, n, true, err);
+    if (c != SL_OK)
+        return c;
+    const json_t *v = sl_json_member(doc, "version");
+    if (v)
+        c = sl_json_int(v, "version", 0, INT64_MAX, &version, err);
+    else
+        c = sl_fail_param(err, SL_E_MISSING_FIELD, "version",
+                          "version must be given: to which the session is to go back (GET "
+                          "…/checkpoints lists them)");
+    json_decref(doc);
+    if (c == SL_OK)
+        *ret_version = (uint64_t)version;
+    return c;
+}
+
 void sl_session_request_done(struct sl_session_request *r)
 {
     sl_pool_done(&r->pool);

@@ -152,6 +152,9 @@ SL_NODISCARD enum sl_code sl_session_patch_decode(struct sl_session_request *ret
 SL_NODISCARD enum sl_code sl_session_fork_decode(struct sl_session_request *ret, const void *body,
                                                  size_t n, const struct sl_limits *limits,
                                                  struct sl_error *err);
+/* {"version": N}: to which a session is rewound. */
+SL_NODISCARD enum sl_code sl_rewind_decode(uint64_t *ret_version, const void *body, size_t n,
+                                           struct sl_error *err);
 void sl_session_request_done(struct sl_session_request *r);
 
 /* 1-128 of [A-Za-z0-9._-], not starting with a dot. */

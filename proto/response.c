@@ -214,6 +214,10 @@ static void session_fields(struct sl_json_out *w, const struct sl_session_view *
         sl_out_raw(w, s->metadata.s, s->metadata.n);
     else
         sl_out_raw(w, "{}", 2);
+    if (s->rewound) {
+        key_uint(w, "rewound_to", s->rewound_to);
+        key_uint(w, "replayed_tokens", s->replayed_tokens);
+    }
     sl_out_close(w, '}');
 }
 
@@ -241,6 +245,30 @@ void sl_write_session_list_end(struct sl_buf *b, bool has_more, const char *last
     sl_out_key(&w, "has_more");
     sl_out_bool(&w, has_more);
     key_str(&w, "last_id", last_id);
+    sl_out_close(&w, '}');
+}
+
+void sl_write_checkpoints(struct sl_buf *b, const char *id, const struct sl_checkpoint_view *v,
+                          size_t n)
+{
+    struct sl_json_out w = {.b = b};
+    sl_out_open(&w, '{');
+    key_str(&w, "object", "list");
+    key_str(&w, "session", id);
+    sl_out_key(&w, "data");
+    sl_out_open(&w, '[');
+    for (size_t i = 0; i < n; i++) {
+        sl_out_open(&w, '{');
+        key_str(&w, "object", "checkpoint");
+        key_uint(&w, "version", v[i].version);
+        key_uint(&w, "tokens_seen", v[i].tokens_seen);
+        sl_out_key(&w, "at");
+        sl_out_int(&w, v[i].at);
+        sl_out_key(&w, "current");
+        sl_out_bool(&w, i + 1 == n);
+        sl_out_close(&w, '}');
+    }
+    sl_out_close(&w, ']');
     sl_out_close(&w, '}');
 }
 

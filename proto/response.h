@@ -92,6 +92,9 @@ struct sl_session_view {
     int64_t expires_at;          /* 0: never */
     int64_t ttl_s;               /* 0: never */
     struct sl_text metadata;     /* JSON text of an object; s NULL: {} */
+    bool rewound;                /* the answer of a rewind: it says to which version, and how many
+                                    tokens were read again for it */
+    uint64_t rewound_to, replayed_tokens;
 };
 void sl_write_session(struct sl_buf *b, const struct sl_session_view *s);
 
@@ -100,6 +103,14 @@ void sl_write_session(struct sl_buf *b, const struct sl_session_view *s);
 void sl_write_session_list_begin(struct sl_buf *b);
 void sl_write_session_list_item(struct sl_buf *b, size_t i, const struct sl_session_view *s);
 void sl_write_session_list_end(struct sl_buf *b, bool has_more, const char *last_id);
+
+struct sl_checkpoint_view {
+    uint64_t version, tokens_seen;
+    int64_t at; /* Unix time, s */
+};
+/* The versions of a session that are kept, oldest first; the last one is what it is at. */
+void sl_write_checkpoints(struct sl_buf *b, const char *id, const struct sl_checkpoint_view *v,
+                          size_t n);
 
 void sl_write_session_deleted(struct sl_buf *b, const char *id);
 /* cancelled: a turn was running and was told to end. */

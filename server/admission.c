@@ -29,15 +29,20 @@ void sl_run_leave_line(struct sl_run *r)
     ts->n_waiting--;
 }
 
+static const void *base_of(const struct sl_run *r)
+{
+    if (r->spec.replayed)
+        return r->spec.base;
+    return r->session ? r->session->state : r->ts->opt.initial_state;
+}
+
 static void enter_engine(struct sl_run *r)
 {
     struct sl_turns *ts = r->ts;
     r->live = sl_slab_take(ts->slab);
     r->shadow = sl_slab_take(ts->slab);
     assert(r->live && r->shadow); /* the slab has two for every running turn */
-    struct sl_turn_states states = {.base = r->session ? r->session->state : ts->opt.initial_state,
-                                    .live = r->live,
-                                    .shadow = r->shadow};
+    struct sl_turn_states states = {.base = base_of(r), .live = r->live, .shadow = r->shadow};
     r->state = RUNNING;
     ts->n_running++;
     enum sl_code c = sl_engine_submit(ts->engine, r->turn, &states, NULL);
@@ -142,7 +147,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
                                 .ignore_eos = s->ignore_eos,
                                 .logprobs = s->logprobs,
                                 .ring = ring_before(r),
-                                .keep_state = r->session != NULL,
+                                .keep_state = r->session != NULL || s->replayed,
                                 .user = r};
     if (r->continuation.paused)
         go_on(r, &spec);
@@ -292,6 +297,10 @@ static enum sl_code lead(struct sl_run *r, struct sl_error *err)
     const struct sl_run_spec *s = &r->spec;
     const struct sl_session *session = r->session;
     size_t n = s->text ? s->text->n : s->n_tokens;
+    if (s->replayed) {
+        r->n_lead = n;
+        return SL_OK;
+    }
     if (session && session->n_pending) {
         r->n_lead = session->n_pending;
         return put_tokens(r, session->pending, session->n_pending, err);

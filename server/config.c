@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "server/access.h"
+#include "server/sessions.h"
 
 #define AT(field) offsetof(struct sl_config, field)
 #define ALL (SL_CMD_SERVE | SL_CMD_GENERATE | SL_CMD_PROBE)
@@ -95,6 +96,11 @@ static const struct sl_option options[] = {
     {"replay-limit", SL_OPTION_COUNT, AT(replay_limit), "0", 0, 1e9, NULL, "N",
      "Tokens that a session may have to read again when it is loaded; with more a snapshot is "
      "written. 0: what a quarter of a second reads, measured at start.",
+     SL_CMD_SERVE},
+    {"keep-turns", SL_OPTION_COUNT, AT(keep_turns), "0", 0, SL_KEEP_TURNS_MAX, NULL, "N",
+     "Turns of each session that can be taken back (POST …/rewind). With --store memory each is a "
+     "state in memory; else it needs --durability turn (or redis://), and each session has at most "
+     "so many earlier snapshots in the store, most have one or two.",
      SL_CMD_SERVE},
     {"max-sessions", SL_OPTION_COUNT, AT(max_sessions), "1000000", 1, 1e9, NULL, "N",
      "Sessions, in memory and in the store; one more is a 503.", SL_CMD_SERVE},
@@ -227,5 +233,11 @@ enum sl_code sl_config_check(const struct sl_config *c, struct sl_error *err)
         return sl_fail(err, SL_E_USAGE,
                        "--lease (%llu ms) must be twice --store-timeout (%llu ms) at least",
                        (unsigned long long)c->lease_ms, (unsigned long long)c->store_timeout_ms);
+    if (c->keep_turns && c->durability != SL_DURABILITY_TURN && strncmp(c->store, "dir:", 4) == 0)
+        return sl_fail(
+            err, SL_E_USAGE,
+            "--keep-turns %llu needs --durability turn: earlier turns are in the store's "
+            "log, where `drain` writes none",
+            (unsigned long long)c->keep_turns);
     return SL_OK;
 }

@@ -79,224 +79,49 @@ static void ready_ends(struct sl_sessions *ss, struct sl_session *s, const struc
 struct load {
     struct sl_sessions *ss;
     struct sl_session *s;
-    unsigned char incarnation[16]; /* of a shared store's session another look may bring another */
     unsigned n_reloads;
-    bool has_state; /* the slot is filled; else it is the initial state */
-    struct sl_answer answers[SL_STORE_ANSWERS_MAX];
-    size_t n_answers;
-    void *slot;
-    struct sl_snapshot_info info;
-    struct sl_continuation cont; /* the snapshot's */
-    uint32_t *pending;
-    size_t n_pending;
-    struct sl_penalty_ring *ring;
-    char *paused;
-    size_t n_paused;
-    enum sl_code code;
-    struct sl_error err;
+    struct sl_decoded d;
 };
-
-static void load_forget(struct load *l)
-{
-    for (size_t i = 0; i < l->n_answers; i++) {
-        sl_free(l->answers[i].key);
-        sl_free(l->answers[i].body);
-    }
-    sl_continuation_done(&l->cont);
-    sl_free(l->info.text);
-    sl_free(l->pending);
-    sl_free(l->ring);
-    sl_free(l->paused);
-}
 
 static void load_free(struct load *l)
 {
-    load_forget(l);
-    sl_slab_unref(l->ss->opt.slab, l->slot);
+    sl_decoded_done(&l->d);
+    sl_slab_unref(l->ss->opt.slab, l->d.state);
     sl_free(l);
-}
-
-static void push_ring(struct sl_penalty_ring *ring, const uint32_t *tokens, size_t n)
-{
-    if (n > SL_PENALTY_LAST_N_MAX) {
-        tokens += n - SL_PENALTY_LAST_N_MAX;
-        n = SL_PENALTY_LAST_N_MAX;
-    }
-    size_t keep = ring->n < SL_PENALTY_LAST_N_MAX - n ? ring->n : SL_PENALTY_LAST_N_MAX - n;
-    memmove(ring->tokens, ring->tokens + ring->n - keep, keep * sizeof *ring->tokens);
-    memcpy(ring->tokens + keep, tokens, n * sizeof *tokens);
-    ring->n = (uint32_t)(keep + n);
-}
-
-static enum sl_code contradicts(struct load *l, const char *what)
-{
-    return sl_fail(&l->err, SL_E_STORE_CORRUPT,
-                   "what is stored of session '%s' contradicts itself: %s", l->s->id, what);
-}
-
-/* The ring before a turn that goes on with a paused one: without what that one held. */
-static enum sl_code rewind_ring(struct load *l, const struct sl_continuation *before)
-{
-    const struct sl_paused_turn *p = before->paused;
-    if (!p)
-        return contradicts(l, "a turn goes on where none was paused");
-    *l->ring = p->ring;
-    push_ring(l->ring, p->generated, p->n_generated);
-    return SL_OK;
-}
-
-static enum sl_code add_turn(struct load *l, const struct sl_store_turn *t,
-                             const struct sl_continuation *before)
-{
-    if (t->n_drop > l->n_pending || t->n_generated > t->n_tokens)
-        return contradicts(l, "a turn takes back more than there is");
-    enum sl_code c = t->n_drop ? rewind_ring(l, before) : SL_OK;
-    if (c)
-        return c;
-    l->n_pending -= t->n_drop;
-    uint32_t *all = sl_realloc(l->pending, l->n_pending + t->n_tokens, sizeof *all);
-    if (!all)
-        return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a session's turns");
-    l->pending = all;
-    memcpy(all + l->n_pending, t->tokens, t->n_tokens * sizeof *all);
-    l->n_pending += t->n_tokens;
-    push_ring(l->ring, t->tokens + t->n_tokens - t->n_generated, t->n_generated);
-    return SL_OK;
-}
-
-/* What is pending after the last turn must be the end of what the turns say. */
-static enum sl_code check_last(struct load *l, const struct sl_continuation *c, const char *text,
-                               size_t n_text)
-{
-    if (c->n_pending > l->n_pending || memcmp(c->pending, l->pending + l->n_pending - c->n_pending,
-                                              c->n_pending * sizeof *c->pending) != 0)
-        return contradicts(l, "its pending tokens are not the last ones of its turns");
-    if (c->paused) {
-        l->paused = sl_strndup(text, n_text);
-        l->n_paused = n_text;
-        if (!l->paused)
-            return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a paused turn");
-    }
-    return SL_OK;
-}
-
-static enum sl_code replay_turns(struct load *l, const struct sl_store_record *r)
-{
-    size_t vocab = sl_model_info(l->ss->opt.model)->vocab_size;
-    struct sl_continuation before = {.pool = SL_POOL_INIT};
-    const struct sl_continuation *now = &l->cont;
-    const char *text = l->info.continuation;
-    size_t n_text = text ? strlen(text) : 0;
-    enum sl_code c = SL_OK;
-    for (size_t i = 0; !c && i < r->n_turns; i++) {
-        const struct sl_store_turn *t = &r->turns[i];
-        if (t->version != r->head->snapshot_version + i + 1)
-            c = contradicts(l, "a turn is missing");
-        if (!c)
-            c = add_turn(l, t, now);
-        if (c)
-            break;
-        sl_continuation_done(&before);
-        before = (struct sl_continuation){.pool = SL_POOL_INIT};
-        text = t->continuation.s;
-        n_text = t->continuation.n;
-        c = sl_continuation_read(&before, text, n_text, vocab, &l->err);
-        now = &before;
-    }
-    if (!c && l->n_pending)
-        c = check_last(l, now, text, n_text);
-    sl_continuation_done(&before);
-    return c;
-}
-
-static enum sl_code decode_snapshot(struct load *l, const struct sl_store_record *r)
-{
-    const struct sl_sessions_options *o = &l->ss->opt;
-    if (!r->snapshot)
-        return SL_OK;
-    enum sl_code c = sl_snapshot_read_from(o->model, o->tokenizer, r->snapshot, r->n_snapshot,
-                                           &r->source, l->slot, &l->info, &l->err);
-    if (c)
-        return c;
-    l->has_state = true;
-    if (memcmp(l->info.incarnation, l->incarnation, sizeof l->info.incarnation) != 0 ||
-        strcmp(l->info.session_id, l->s->id) != 0 || l->info.version != r->head->snapshot_version)
-        return contradicts(l, "its snapshot is that of another session, or of another version");
-    if (!l->info.continuation)
-        return SL_OK;
-    c = sl_continuation_read(&l->cont, l->info.continuation, strlen(l->info.continuation),
-                             sl_model_info(o->model)->vocab_size, &l->err);
-    if (c)
-        return c;
-    *l->ring = l->cont.ring;
-    l->pending = sl_malloc(l->cont.n_pending * sizeof *l->pending);
-    if (!l->pending)
-        return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a session");
-    memcpy(l->pending, l->cont.pending, l->cont.n_pending * sizeof *l->pending);
-    l->n_pending = l->cont.n_pending;
-    return SL_OK;
-}
-
-static enum sl_code copy_answers(struct load *l, const struct sl_store_record *r)
-{
-    struct sl_session keeper = {.n_answers = 0};
-    bool ok = true;
-    for (size_t i = 0; ok && i < r->n_answers; i++) {
-        const struct sl_store_answer *a = &r->answers[i];
-        struct sl_answer answer = {.key = (char *)(uintptr_t)a->idempotency_key,
-                                   .at = a->at,
-                                   .body = (char *)(uintptr_t)a->body.s,
-                                   .n_body = a->body.n};
-        memcpy(answer.request_hash, a->request_hash, sizeof answer.request_hash);
-        ok = sl_session_keep_answer(&keeper, &answer);
-    }
-    memcpy(l->answers, keeper.answers, sizeof l->answers);
-    l->n_answers = keeper.n_answers;
-    return ok ? SL_OK : sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a session's answers");
-}
-
-static enum sl_code decode_record(struct load *l, const struct sl_store_record *r)
-{
-    l->ring = sl_calloc(1, sizeof *l->ring);
-    if (!l->ring)
-        return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory to load session '%s'", l->s->id);
-    enum sl_code c = decode_snapshot(l, r);
-    if (!c)
-        c = replay_turns(l, r);
-    return c ? c : copy_answers(l, r);
 }
 
 /* The pool's thread: the session is not touched, its head does not change while it is loaded. */
 static enum sl_code decode(void *arg, const struct sl_store_record *r, struct sl_error *err)
 {
     struct load *l = arg;
-    enum sl_code c = decode_record(l, r);
+    enum sl_code c = sl_decode_record(&l->d, r);
     if (c)
-        *err = l->err;
+        *err = l->d.err;
     return c;
 }
 
 static void install(struct load *l)
 {
     struct sl_session *s = l->s;
+    struct sl_decoded *d = &l->d;
     sl_session_forget_rest(l->ss, s);
-    if (l->has_state) {
-        s->state = l->slot;
-        l->slot = NULL;
+    if (d->has_state) {
+        s->state = d->state;
+        d->state = NULL;
     }
-    s->pending = l->pending;
-    s->n_pending = l->n_pending;
-    s->ring = l->ring;
-    s->paused = l->paused;
-    s->n_paused = l->n_paused;
+    s->pending = d->pending;
+    s->n_pending = d->n_pending;
+    s->ring = d->ring;
+    s->paused = d->paused;
+    s->n_paused = d->n_paused;
     if (!s->n_answers) {
-        memcpy(s->answers, l->answers, sizeof s->answers);
-        s->n_answers = l->n_answers;
-        l->n_answers = 0;
+        memcpy(s->answers, d->answers, sizeof s->answers);
+        s->n_answers = d->n_answers;
+        d->n_answers = 0;
     }
-    l->pending = NULL;
-    l->ring = NULL;
-    l->paused = NULL;
+    d->pending = NULL;
+    d->ring = NULL;
+    d->paused = NULL;
     s->in_memory = true;
 }
 
@@ -311,9 +136,9 @@ static void load_ends(struct load *l)
 {
     struct sl_sessions *ss = l->ss;
     struct sl_session *s = l->s;
-    struct sl_error err = l->err;
-    bool failed = l->code != SL_OK;
-    if (failed && !is_told(ss, l->code))
+    struct sl_error err = l->d.err;
+    bool failed = l->d.code != SL_OK;
+    if (failed && !is_told(ss, l->d.code))
         err.code = SL_E_STORE_CORRUPT; /* it is not the request that is wrong */
     if (!failed)
         install(l);
@@ -324,29 +149,33 @@ static void load_ends(struct load *l)
 
 static void start_load(struct load *l);
 
-/* What other servers have done meanwhile: true: it is loaded again. */
-static bool load_shared(struct load *l, const struct sl_store_record *r)
+/* What others have done meanwhile, on this server (a rewind of what was not in memory) or, with a
+ * shared store, on another one: true: it is loaded again. */
+static bool load_again(struct load *l, const struct sl_store_record *r)
 {
     enum { RELOADS_MAX = 3 };
     struct sl_session *s = l->s;
-    bool other_life = memcmp(s->incarnation, l->incarnation, sizeof l->incarnation) != 0;
+    struct sl_decoded *d = &l->d;
+    bool other_life = memcmp(s->incarnation, d->incarnation, sizeof d->incarnation) != 0;
     bool older = other_life || (r && r->head->version < s->version);
     if (older && l->n_reloads < RELOADS_MAX) {
-        struct load again = {.ss = l->ss, .s = s, .slot = l->slot, .n_reloads = l->n_reloads + 1};
-        load_forget(l);
-        *l = again;
+        void *slot = d->state;
+        sl_decoded_done(d);
+        *l = (struct load){.ss = l->ss, .s = s, .n_reloads = l->n_reloads + 1};
+        d->state = slot;
         start_load(l);
         return true;
     }
     if (older)
-        l->code = sl_fail(&l->err, SL_E_STORE_UNAVAILABLE,
+        d->code = sl_fail(&d->err, SL_E_STORE_UNAVAILABLE,
                           "session '%s' changes faster than it can be loaded", s->id);
-    else if (!r && (l->code == SL_E_VERSION_MISMATCH || l->code == SL_E_SESSION_NOT_FOUND)) {
-        l->code = sl_fail_param(&l->err, SL_E_SESSION_NOT_FOUND, "session",
+    else if (!r && l->ss->shared &&
+             (d->code == SL_E_VERSION_MISMATCH || d->code == SL_E_SESSION_NOT_FOUND)) {
+        d->code = sl_fail_param(&d->err, SL_E_SESSION_NOT_FOUND, "session",
                                 "there is no session '%s' any more", s->id);
         s->vanished = !s->leased;
-    } else if (r && r->head->version > s->version) {
-        l->code = sl_session_adopt(s, r->head, &l->err);
+    } else if (r && l->ss->shared && r->head->version > s->version) {
+        d->code = sl_session_adopt(s, r->head, &d->err);
     }
     return false;
 }
@@ -355,18 +184,17 @@ static void on_loaded(void *arg, const struct sl_store_record *r, const struct s
 {
     struct load *l = arg;
     if (!r) {
-        l->code = err->code;
-        l->err = *err;
+        l->d.code = err->code;
+        l->d.err = *err;
     }
-    if (!l->ss->shared || !load_shared(l, r))
+    if (!load_again(l, r))
         load_ends(l);
 }
 
 static void start_load(struct load *l)
 {
     struct sl_store_key key = sl_session_key(l->s);
-    memcpy(l->incarnation, key.incarnation, sizeof l->incarnation);
-    l->cont.pool = (struct sl_pool)SL_POOL_INIT;
+    sl_decoded_init(&l->d, l->ss, l->s);
     sl_store_load(l->ss->store, &key, decode, on_loaded, l);
 }
 
@@ -386,8 +214,8 @@ static void on_place(struct sl_sessions *ss, struct sl_session *s)
     }
     l->ss = ss;
     l->s = s;
-    l->slot = sl_slab_take(ss->opt.slab);
-    assert(l->slot); /* the place that it has */
+    l->d.state = sl_slab_take(ss->opt.slab);
+    assert(l->d.state); /* the place that it has */
     start_load(l);
 }
 

@@ -67,21 +67,26 @@ static void on_encoded(uv_work_t *work, int status)
     encode_ends(work->data);
 }
 
-static char *continuation_text(const struct sl_session *s)
+char *sl_continuation_text(const uint32_t *pending, size_t n_pending,
+                           const struct sl_penalty_ring *ring)
 {
     size_t n;
     struct sl_buf b;
-    if (s->paused)
-        return sl_strndup(s->paused, s->n_paused);
-    struct sl_continuation c = {.pending = s->pending, .n_pending = s->n_pending};
-    if (s->ring)
-        c.ring = *s->ring;
+    struct sl_continuation c = {.pending = pending, .n_pending = n_pending};
+    if (ring)
+        c.ring = *ring;
     sl_buf_init(&b, CONTINUATION_BYTES_MAX);
     sl_continuation_write(&b, &c);
     sl_buf_putc(&b, '\0');
     char *text = sl_buf_code(&b, NULL) ? NULL : sl_buf_take(&b, &n);
     sl_buf_done(&b);
     return text;
+}
+
+static char *continuation_text(const struct sl_session *s)
+{
+    return s->paused ? sl_strndup(s->paused, s->n_paused)
+                     : sl_continuation_text(s->pending, s->n_pending, s->ring);
 }
 
 /* What the session is at this moment. */

@@ -16,14 +16,10 @@ static void no_more_than_noted(void *arg, struct sl_session *s, const struct sl_
     (void)err; /* the turns are in the store anyway; the next commit tries again */
 }
 
-/* What op holds becomes what the session holds; cannot fail. */
-static void apply_rest(struct sl_op *op)
+void sl_op_apply(struct sl_op *op)
 {
     struct sl_session *s = op->s;
-    sl_slab_unref(op->ss->opt.slab, s->state);
-    sl_free(s->pending);
-    sl_free(s->ring);
-    sl_free(s->paused);
+    sl_session_keep_point(op->ss, s);
     s->state = op->state;
     s->pending = op->pending;
     s->n_pending = op->n_pending;
@@ -46,7 +42,7 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
         sl_op_end(op, s, err);
         return;
     }
-    apply_rest(op);
+    sl_op_apply(op);
     if (op->answer && !sl_session_keep_answer(s, op->answer)) {
         /* Only a retry within a day would miss it, until the session is loaded again. */
     }
@@ -85,7 +81,7 @@ static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const s
         op->answer = &op->own_answer;
         ok = ok && op->own_answer.key && op->own_answer.body;
     }
-    if (!ok || !op->pending || !op->ring)
+    if (!ok || !op->pending || !op->ring || !sl_session_prepare_point(op->ss, op->s))
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for what the session remembers of a turn");
     memcpy(op->pending, c->pending, c->n_pending * sizeof *op->pending);
     *op->ring = *c->ring;
@@ -169,13 +165,11 @@ static void restore_done(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
-    void *old = s->state;
-    s->state = NULL;
-    sl_slab_unref(ss->opt.slab, old); /* first: the place has one slot */
+    sl_session_keep_point(ss, s); /* first: the place has one slot */
     op->state = sl_slab_take(ss->opt.slab);
     assert(op->state);
     memcpy(op->state, op->decoded, sl_model_info(ss->opt.model)->state_bytes);
-    apply_rest(op);
+    sl_op_apply(op);
     s->replay_tokens = 0;
     if (sl_session_writes_turns(ss, s)) {
         s->in_store = true;
@@ -343,7 +337,7 @@ static enum sl_code own_bytes(struct sl_op *op, const void *data, size_t n, stru
     op->data = sl_malloc(n);
     op->n_data = n;
     op->decoded = sl_aligned_calloc(sl_model_info(op->ss->opt.model)->state_bytes);
-    if (!op->data || !op->decoded)
+    if (!op->data || !op->decoded || (op->s && !sl_session_prepare_point(op->ss, op->s)))
         return sl_fail(err, SL_E_NO_MEMORY, "no memory to restore a session");
     memcpy(op->data, data, n);
     return SL_OK;
@@ -365,8 +359,8 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
     op->is_new = !over;
     op->ttl_s = ttl_s;
     op->version = over ? over->version + 1 : 1;
-    enum sl_code c = own_bytes(op, data, n, &err);
     op->s = over;
+    enum sl_code c = own_bytes(op, data, n, &err);
     if (c)
         sl_op_end(op, over, &err);
     else if (over)

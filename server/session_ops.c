@@ -21,6 +21,7 @@ void sl_op_free(struct sl_op *op)
     sl_free(op->own_answer.key);
     sl_free(op->own_answer.body);
     sl_free(op->data);
+    sl_decoded_done(&op->past);
     sl_free(op->decoded);
     sl_free(op->info.text);
     sl_free(op->arg_head);
@@ -32,6 +33,7 @@ struct sl_op *sl_op_new(struct sl_sessions *ss, sl_session_done *cb, void *arg)
     struct sl_op *op = sl_calloc(1, sizeof *op);
     if (op) {
         op->ss = ss;
+        op->past.cont.pool = (struct sl_pool)SL_POOL_INIT;
         op->cb = cb;
         op->arg = arg;
         ss->n_busy++;

@@ -12,9 +12,9 @@
 
 enum { ANSWER_LIFE_S = 24 * 3600 };
 
-size_t sl_sessions_slots(size_t n_places)
+size_t sl_sessions_slots(size_t n_places, bool has_store, uint64_t keep_turns)
 {
-    return n_places + SL_SAVES_MAX;
+    return n_places * (has_store ? 1 : 1 + (size_t)keep_turns) + SL_SAVES_MAX;
 }
 
 /* --- one session ------------------------------------------------------------------------------ */
@@ -52,6 +52,7 @@ static void free_session(struct sl_sessions *ss, struct sl_session *s)
 {
     assert(!s->leased && !s->has_place && !s->waiters && !s->save_waiters);
     sl_session_forget_rest(ss, s);
+    sl_session_forget_points(ss, s);
     forget_answers(s);
     assert(!s->fence);
     sl_free(s->held_key);
@@ -534,6 +535,7 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
                               struct sl_error *err)
 {
     assert(opt->n_places > 0 && (opt->store || opt->max_sessions <= opt->n_places));
+    assert(opt->keep_turns <= SL_KEEP_TURNS_MAX);
     struct sl_sessions *ss = sl_calloc(1, sizeof *ss);
     if (!ss)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for the sessions");
@@ -552,7 +554,8 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
                                        .durable = opt->durability == SL_DURABILITY_TURN,
                                        .max_sessions = opt->max_sessions,
                                        .timeout_ms = opt->store_timeout_ms,
-                                       .lease_ms = opt->lease_ms},
+                                       .lease_ms = opt->lease_ms,
+                                       .keep_turns = opt->keep_turns},
             take_head, &o, err);
     ss->opening = false;
     ss->shared = !c && sl_store_is_shared(ss->store);

@@ -43,6 +43,8 @@ struct sl_answer {
     size_t n_body;
 };
 
+struct sl_session_point; /* session_rewind.c's */
+
 struct sl_session {
     char *tenant;
     char id[SL_SESSION_ID_MAX + 1];
@@ -60,6 +62,9 @@ struct sl_session {
     size_t n_paused;
     struct sl_answer answers[SL_STORE_ANSWERS_MAX]; /* oldest first */
     size_t n_answers;
+    /* Without a store: what the commits before left, oldest first. Room for keep_turns, or NULL. */
+    struct sl_session_point *points;
+    size_t n_points;
 
     int64_t created_at, used_at;
     int64_t ttl_s;  /* since its last use; 0: never expires */
@@ -97,6 +102,8 @@ struct sl_session {
 
 struct sl_sessions;
 
+enum { SL_KEEP_TURNS_MAX = 1024 };
+
 enum sl_durability { SL_DURABILITY_TURN, SL_DURABILITY_DRAIN };
 
 struct sl_sessions_options {
@@ -109,13 +116,16 @@ struct sl_sessions_options {
     const char *store;   /* "dir:PATH", "redis://…"; NULL: none, sessions end with the process */
     uint64_t store_timeout_ms, lease_ms; /* redis; 0: default */
     enum sl_durability durability;
+    uint64_t keep_turns;   /* versions before the last to which a session can be rewound. With a
+                              store its turns must be written one by one (or it is shared) */
     uint64_t replay_limit; /* tokens: more than these since the snapshot are worth a new one */
     size_t max_tokens;     /* that a client's snapshot may still want of a paused turn */
     int64_t (*now)(void);
 };
 
-/* Slots of the slab that the registry may hold at once, for so many places. */
-size_t sl_sessions_slots(size_t n_places);
+/* Slots of the slab that the registry may hold at once, for so many places; without a store a
+ * session has keep_turns besides its own. */
+size_t sl_sessions_slots(size_t n_places, bool has_store, uint64_t keep_turns);
 
 /* Opens the store too (blocking). Errors: those of sl_store_open(), NO_MEMORY, SESSIONS_FULL (the
  * store has more than max_sessions). */
@@ -192,6 +202,26 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
                          const char *id, int64_t ttl_s, struct sl_text metadata,
                          enum sl_restore_kind kind, const void *data, size_t n,
                          struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg);
+
+/* Back to what the session was at an earlier version: version + 1, with state, pending tokens, ring
+ * and paused turn of then, to the bit. What was kept for retries stays: a key that was answered is
+ * never run a second time. *ret_replayed (may be NULL) is, before the callback, how many tokens
+ * were read again on the way from an earlier snapshot. Errors: CHECKPOINT_NOT_FOUND (names what is
+ * kept), SESSION_BUSY, SERVER_FULL, DRAINING, those of a load, the store's. */
+void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, uint64_t version,
+                        uint64_t *ret_replayed, sl_session_done *cb, void *arg);
+
+/* The versions to which it can be rewound, oldest first, the last one being what it is at. */
+void sl_sessions_points(struct sl_sessions *ss, struct sl_session *s, sl_store_pointed *cb,
+                        void *arg);
+
+/* How tokens are read again: `base` (NULL: the model's initial state) is not written, must stay and
+ * is 64-byte aligned; the state is what they lead to, the last one not consumed. Calls back once,
+ * maybe from inside; state NULL: an error. It is valid in the callback. */
+typedef void sl_replayed(void *arg, const void *state, const struct sl_error *err);
+typedef void sl_replay(void *with, const void *base, const uint32_t *tokens, size_t n,
+                       sl_replayed *done, void *arg);
+void sl_sessions_on_replay(struct sl_sessions *ss, sl_replay *replay, void *with);
 
 /* The tenant of sessions that a client keeps itself (initial_state, return_state): not listed, not
  * found by anybody, never in the store. No key can have it. */

@@ -37,6 +37,8 @@ struct sl_sessions {
     uv_timer_t ear; /* session_ask.c's; shared */
     bool has_ear, hearing;
     struct sl_asking *askings;
+    sl_replay *replay;
+    void *replay_with;
     struct sl_encode *encode_line, **encode_line_end; /* encodings that wait for their turn */
     struct sl_residency_stats stats;
 
@@ -84,6 +86,33 @@ SL_NODISCARD enum sl_code sl_ear_open(struct sl_sessions *ss, struct sl_error *e
 void sl_ear_close(struct sl_sessions *ss, uv_close_cb closed); /* nothing is being asked */
 void sl_ear_listen(struct sl_sessions *ss); /* a lease was taken: others may ask for its end */
 
+/* session_decode.c: what a record of the store leads to. */
+struct sl_decoded {
+    const struct sl_sessions_options *opt;
+    char id[SL_SESSION_ID_MAX + 1];
+    unsigned char incarnation[16]; /* of a shared store's session another look may bring another */
+    void *state;                   /* where to: the caller's, that nobody else reads */
+    bool has_state;                /* it is filled; else it is the initial state */
+    struct sl_answer answers[SL_STORE_ANSWERS_MAX];
+    size_t n_answers;
+    struct sl_snapshot_info info;
+    struct sl_continuation cont; /* the snapshot's */
+    uint64_t tokens_seen;
+    uint32_t *pending; /* n_pending; the last n_rest of them were pending when it was left */
+    size_t n_pending, n_rest;
+    struct sl_penalty_ring *ring;
+    char *paused;
+    size_t n_paused;
+    enum sl_code code;
+    struct sl_error err;
+};
+/* l is all zero but for `state`. */
+void sl_decoded_init(struct sl_decoded *l, const struct sl_sessions *ss,
+                     const struct sl_session *s);
+/* Any thread. Errors in l->err: SNAPSHOT_*, STORE_CORRUPT, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_decode_record(struct sl_decoded *l, const struct sl_store_record *r);
+void sl_decoded_done(struct sl_decoded *l); /* but for `state` */
+
 bool sl_session_is_quiet_now(const struct sl_session *s);
 struct sl_op;
 /* session_ops.c: calls when nobody reads or writes s any more; the op has the lease. */
@@ -93,6 +122,20 @@ void sl_op_when_quiet(struct sl_op *op, void (*then)(struct sl_op *op));
  * has waited for that goes on now: s may be gone afterwards. */
 void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s);
 void sl_session_unpin(struct sl_sessions *ss, struct sl_session *s); /* the same, and n_pins - 1 */
+
+/* session_rewind.c: without a store, what the session is becomes one of its points, before a commit
+ * or a restore gives it something else: state and all are moved there, or freed. prepare: room for
+ * that; false: no memory. */
+SL_NODISCARD bool sl_session_prepare_point(const struct sl_sessions *ss, struct sl_session *s);
+void sl_session_keep_point(struct sl_sessions *ss, struct sl_session *s);
+void sl_session_forget_points(struct sl_sessions *ss, struct sl_session *s);
+
+/* residency_save.c: what is pending as JSON; NULL: no memory. sl_free() */
+char *sl_continuation_text(const uint32_t *pending, size_t n_pending,
+                           const struct sl_penalty_ring *ring);
+
+/* session_commit.c: what the op holds becomes what the session holds. Cannot fail. */
+void sl_op_apply(struct sl_op *op);
 
 /* residency.c */
 void sl_residency_touch(struct sl_sessions *ss, struct sl_session *s); /* used now */
@@ -136,6 +179,11 @@ struct sl_op {
     size_t n_tokens;
     const struct sl_answer *answer;
     struct sl_answer own_answer;
+
+    /* rewind */
+    uint64_t target;
+    uint64_t n_replayed, *ret_replayed;
+    struct sl_decoded past; /* its state: `decoded` */
 
     /* restore */
     uv_work_t work;

@@ -30,6 +30,8 @@
     X(NOT_FOUND, "not_found", 404, "invalid_request_error", "there is no such route")              \
     X(SESSION_NOT_FOUND, "session_not_found", 404, "invalid_request_error",                        \
       "there is no such session")                                                                  \
+    X(CHECKPOINT_NOT_FOUND, "checkpoint_not_found", 404, "invalid_request_error",                  \
+      "the session is not kept as it was then")                                                    \
     X(MODEL_NOT_FOUND, "model_not_found", 404, "invalid_request_error", "there is no such model")  \
     X(METHOD_NOT_ALLOWED, "method_not_allowed", 405, "invalid_request_error",                      \
       "this route does not take this method")                                                      \

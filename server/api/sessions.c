@@ -441,6 +441,10 @@ const struct sl_route sl_session_routes[] = {
      sl_put_snapshot},
     {SL_GET, "/v1/sessions/{id}/memory", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_NONE,
      sl_get_memory},
+    {SL_GET, "/v1/sessions/{id}/checkpoints", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_NONE,
+     sl_get_checkpoints},
+    {SL_POST, "/v1/sessions/{id}/rewind", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
+     sl_post_rewind},
     {SL_POST, "/v1/sessions/{id}/cancel", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
      post_cancel},
 };

@@ -5,17 +5,26 @@
 
 #include "engine/base/mem.h"
 
-void sl_app_reply_session(struct sl_exchange *ex, int status, const struct sl_session *s)
+static void reply(struct sl_exchange *ex, int status, const struct sl_session *s,
+                  const struct sl_waiting *w)
 {
     struct sl_session_view view;
     struct sl_buf b;
     sl_app_session_view(sl_app_of(ex), s, &view);
+    view.rewound = w && w->rewound;
+    view.rewound_to = w ? w->rewound_to : 0;
+    view.replayed_tokens = w ? w->replayed_tokens : 0;
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     sl_write_session(&b, &view);
     sl_app_session_headers(ex, s);
     if (status == 201)
         sl_exchange_add_header(ex, "Location", "/v1/sessions/%s", s->id);
     sl_app_reply_json(ex, status, &b);
+}
+
+void sl_app_reply_session(struct sl_exchange *ex, int status, const struct sl_session *s)
+{
+    reply(ex, status, s, NULL);
 }
 
 enum sl_code sl_app_find_named(struct sl_exchange *ex, struct sl_session **ret,
@@ -152,7 +161,7 @@ void sl_waiting_done(void *arg, struct sl_session *s, const struct sl_error *err
             reply_deleted(w->ex, w->deleted);
         } else {
             tell_differences(w);
-            sl_app_reply_session(w->ex, w->status, s);
+            reply(w->ex, w->status, s, w);
         }
     }
     sl_free(w);

@@ -15,6 +15,8 @@ struct sl_waiting {
     char deleted[SL_SESSION_ID_MAX + 1]; /* "": the answer is the session */
     struct sl_snapshot_info info;        /* a restore's: how the snapshot differed */
     bool has_info;
+    bool rewound; /* a rewind's */
+    uint64_t rewound_to, replayed_tokens;
 };
 
 SL_NODISCARD enum sl_code sl_waiting_new(struct sl_waiting **ret, struct sl_exchange *ex,
@@ -29,11 +31,13 @@ void sl_app_reply_session(struct sl_exchange *ex, int status, const struct sl_se
 SL_NODISCARD enum sl_code sl_app_find_named(struct sl_exchange *ex, struct sl_session **ret,
                                             struct sl_error *err);
 
-/* Handlers of snapshots.c and memory.c; their rows are in sessions.c. */
+/* Handlers of snapshots.c, memory.c and checkpoints.c; their rows are in sessions.c. */
 void sl_post_pause(struct sl_exchange *ex);
 void sl_post_resume(struct sl_exchange *ex);
 void sl_get_snapshot(struct sl_exchange *ex);
 void sl_put_snapshot(struct sl_exchange *ex);
 void sl_get_memory(struct sl_exchange *ex);
+void sl_post_rewind(struct sl_exchange *ex);
+void sl_get_checkpoints(struct sl_exchange *ex);
 
 #endif

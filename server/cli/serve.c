@@ -51,6 +51,11 @@ static int64_t unix_seconds(void)
 
 /* --- how many sessions ------------------------------------------------------------------------ */
 
+static bool has_store(const struct sl_config *c)
+{
+    return strcmp(c->store, "memory") != 0;
+}
+
 static enum sl_code check_fits(const struct sl_config *c, size_t n, size_t slot, uint64_t budget,
                                const char *what, struct sl_error *err)
 {
@@ -59,29 +64,31 @@ static enum sl_code check_fits(const struct sl_config *c, size_t n, size_t slot,
     if (!budget || n + n_turns <= budget / slot)
         return SL_OK;
     return sl_fail(err, SL_E_USAGE,
-                   "the states of sessions (%zu) and of running turns (2 for each of %" PRIu64
+                   "the states of sessions (%zu%s) and of running turns (2 for each of %" PRIu64
                    "), %.3g MiB each, need %.0f MiB, but %s %.0f MiB: see --sessions-in-memory, "
                    "--max-running and --memory",
-                   n, c->max_running, (double)slot / mib,
-                   (double)(n + n_turns) * (double)slot / mib, what, (double)budget / mib);
+                   n, c->keep_turns && !has_store(c) ? ", with --keep-turns" : "", c->max_running,
+                   (double)slot / mib, (double)(n + n_turns) * (double)slot / mib, what,
+                   (double)budget / mib);
 }
 
 static enum sl_code count_sessions(const struct sl_config *c, size_t state_bytes, size_t *ret,
                                    struct sl_error *err)
 {
     size_t slot = (state_bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    size_t each = has_store(c) ? 1 : 1 + (size_t)c->keep_turns; /* slots of a session */
     uint64_t available = sl_memory_available(), n_turns = 2 * c->max_running;
     uint64_t budget = c->memory;
     if (!budget)
         budget = !available || available / 4 > DEFAULT_MEMORY ? DEFAULT_MEMORY : available / 4;
-    uint64_t slots = budget / slot, n = slots > n_turns ? slots - n_turns : 1;
+    uint64_t slots = budget / slot, n = slots > n_turns + each ? (slots - n_turns) / each : 1;
     if (c->sessions_in_memory)
         n = c->sessions_in_memory;
     else if (!c->memory && n > DEFAULT_SESSIONS)
         n = DEFAULT_SESSIONS;
-    enum sl_code code = check_fits(c, n, slot, c->memory, "--memory is", err);
+    enum sl_code code = check_fits(c, n * each, slot, c->memory, "--memory is", err);
     if (!code)
-        code = check_fits(c, n, slot, available, "available are", err);
+        code = check_fits(c, n * each, slot, available, "available are", err);
     if (!code)
         *ret = n;
     return code;
@@ -139,9 +146,11 @@ static void load(uv_work_t *work)
     if (!s->code && !s->replay_limit)
         s->code = measure_replay(s->loaded.model, s->config.threads, &s->replay_limit, &s->err);
     if (!s->code)
-        s->code = sl_slab_open(&s->app.slab,
-                               sl_sessions_slots(s->n_sessions) + 2 * (size_t)s->config.max_running,
-                               state_bytes, &s->err);
+        s->code = sl_slab_open(
+            &s->app.slab,
+            sl_sessions_slots(s->n_sessions, has_store(&s->config), s->config.keep_turns) +
+                2 * (size_t)s->config.max_running,
+            state_bytes, &s->err);
 }
 
 static const unsigned char *token_bytes(const void *arg, uint32_t id, size_t *ret_n)
@@ -216,15 +225,16 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
     if (code)
         return code;
     name_model(s);
-    bool has_store = strcmp(c->store, "memory") != 0;
+    bool stored = has_store(c);
     struct sl_sessions_options sessions = {.model = app->model,
                                            .tokenizer = app->tokenizer,
                                            .slab = app->slab,
                                            .loop = sl_server_loop(app->server),
                                            .n_places = s->n_sessions,
                                            .max_sessions =
-                                               has_store ? (size_t)c->max_sessions : s->n_sessions,
-                                           .store = has_store ? c->store : NULL,
+                                               stored ? (size_t)c->max_sessions : s->n_sessions,
+                                           .store = stored ? c->store : NULL,
+                                           .keep_turns = c->keep_turns,
                                            .store_timeout_ms = c->store_timeout_ms,
                                            .lease_ms = c->lease_ms,
                                            .durability = (enum sl_durability)c->durability,

@@ -303,6 +303,8 @@ static enum sl_code sweep(struct sl_dir *d, struct sl_error *err)
 {
     struct sl_sweep s;
     enum sl_code c = sl_files_sweep(&d->files, &d->ix, &s, err);
+    if (!c)
+        sl_index_forget_missing(&d->ix);
     if (!c && (s.removed || s.failed || s.foreign))
         sl_log(s.foreign || s.failed ? SL_LOG_WARN : SL_LOG_INFO, "leftovers in the store",
                SL_LS("store", d->path), SL_LI("removed", s.removed), SL_LI("not_removed", s.failed),
@@ -390,6 +392,7 @@ static struct sl_dir *new_dir(const char *path, const struct sl_store_options *o
     d->loop = opt->loop;
     d->rewrite_bytes = opt->log_rewrite_bytes ? opt->log_rewrite_bytes : SL_STORE_REWRITE_BYTES;
     d->rewrite_slice = opt->log_slice_bytes;
+    d->ix.keep_turns = opt->keep_turns;
     enum { N_QUEUES = 8 };
     struct sl_queue *const queues[N_QUEUES] = {&d->arrivals, &d->to_write, &d->to_file,
                                                &d->to_load,  &d->finished, &d->to_trash,
@@ -457,7 +460,7 @@ enum sl_code sl_dir_open(struct sl_store **ret, const char *path,
 enum sl_code sl_dir_open_folder(struct sl_dir **ret, const char *path, const struct sl_store_io *io,
                                 struct sl_error *err)
 {
-    const struct sl_store_options opt = {.spec = ""};
+    const struct sl_store_options opt = {.spec = "", .keep_turns = UINT64_MAX}; /* all there is */
     struct content content;
     struct sl_dir *d = new_dir(path, &opt, io);
     if (!d)
@@ -519,5 +522,6 @@ const struct sl_store_kind sl_store_dir = {.scheme = "dir:",
                                            .append_turn = sl_dir_append_turn,
                                            .put_snapshot = sl_dir_put_snapshot,
                                            .load = sl_dir_load,
+                                           .points = sl_dir_points,
                                            .remove = sl_dir_remove,
                                            .stats = kind_stats};

@@ -32,7 +32,7 @@ enum {
     SL_STORE_RESERVE = 1024               /* calls that wait to be told that there is no memory */
 };
 
-enum sl_op_kind { SL_OP_HEAD, SL_OP_TURN, SL_OP_SNAP, SL_OP_REMOVE, SL_OP_LOAD };
+enum sl_op_kind { SL_OP_HEAD, SL_OP_TURN, SL_OP_SNAP, SL_OP_REMOVE, SL_OP_LOAD, SL_OP_POINTS };
 
 struct sl_load; /* load.c */
 
@@ -46,19 +46,21 @@ struct sl_op {
     enum sl_op_kind kind;
     sl_store_done *done;
     sl_store_loaded *loaded;
+    sl_store_pointed *pointed;
     sl_store_decode *decode; /* LOAD; NULL: none */
     void *arg;
     enum sl_code code;
     struct sl_error err;
 
     unsigned char incarnation[16];
-    uint64_t version; /* of the session after it; REMOVE, LOAD: any */
+    uint64_t version; /* of the session after it; LOAD: to be read, or SL_STORE_LAST; REMOVE: any */
     bool with_head;   /* HEAD; SNAP: writes `head`, too */
     struct sl_head_payload head;
 
     unsigned char *payload; /* payload_n bytes of the record */
     size_t payload_n;
     struct sl_ix_entry *entry; /* TURN */
+    struct sl_ix_snap *place;  /* HEAD, SNAP, REMOVE: for the snapshot that goes */
     struct sl_record record;
     uint64_t at;
 
@@ -69,7 +71,9 @@ struct sl_op {
     bool written; /* the file is there */
 
     struct sl_load *load;
-    struct sl_snapfile trash; /* a file nobody needs any more; number 0: none */
+    struct sl_store_point *points; /* POINTS: n_points of them */
+    size_t n_points;
+    struct sl_ix_snap *trash; /* files that nobody needs any more */
     uv_work_t work;
     char id[SL_SESSION_ID_MAX + 1];
 };
@@ -85,6 +89,7 @@ struct sl_op *sl_queue_pop(struct sl_queue *q); /* NULL: empty */
 struct sl_starved {
     sl_store_done *done;
     sl_store_loaded *loaded;
+    sl_store_pointed *pointed;
     void *arg;
 };
 
@@ -172,8 +177,10 @@ void sl_dir_append_turn(struct sl_store *st, const struct sl_store_key *k,
 void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                          const struct sl_store_head *head, unsigned char *data, size_t n,
                          sl_store_done *cb, void *arg);
-void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
-                 sl_store_loaded *cb, void *arg);
+void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                 sl_store_decode *decode, sl_store_loaded *cb, void *arg);
+void sl_dir_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
+                   void *arg);
 void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
 
 /* --- pump.c: loop's thread -----------------------------------------------------------------------
@@ -199,6 +206,8 @@ void sl_dir_mark_async(struct sl_dir *d); /* calls sl_dir_pump() afterwards */
 /* Makes op->record from what is known of the session now. */
 void sl_dir_make_record(struct sl_op *op);
 void sl_dir_unref_log(struct sl_dir *d, struct sl_log_file *f);
+/* Its record is not there: its file, where it has written one, is not needed. */
+void sl_dir_trash_written(struct sl_op *op);
 void sl_dir_set_broken(struct sl_dir *d, const struct sl_error *why);
 
 /* --- rewriting.c: loop's thread ------------------------------------------------------------------

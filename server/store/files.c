@@ -321,6 +321,17 @@ enum sl_code sl_file_read(const struct sl_files *fs, const struct sl_file_of *of
     return c ? c : sl_file_end(&r, err);
 }
 
+bool sl_file_is_missing(const struct sl_files *fs, const struct sl_file_of *of,
+                        const struct sl_snapfile *s)
+{
+    struct way w;
+    find_way(&w, of, s);
+    int fd = open_on_foot(fs, &w), e = errno;
+    if (fd >= 0)
+        fs->io->close(fd);
+    return fd < 0 && e == ENOENT;
+}
+
 enum sl_code sl_file_remove(const struct sl_files *fs, const struct sl_file_of *of,
                             const struct sl_snapfile *s, struct sl_error *err)
 {
@@ -338,7 +349,7 @@ enum sl_code sl_file_remove(const struct sl_files *fs, const struct sl_file_of *
 
 struct sweep {
     const struct sl_files *fs;
-    const struct sl_index *ix;
+    struct sl_index *ix;
     struct sl_sweep *ret;
     struct sl_error *err;
     enum sl_code code;
@@ -400,6 +411,15 @@ static bool parse_name(const char *name, bool *ret_temporary, size_t *ret_id_n,
     return true;
 }
 
+static bool is_file(const struct sl_ix_session *s, const struct sl_snapfile *file, const char *name)
+{
+    struct sl_file_of of = {.tenant = s->tenant->name, .id = s->id, .hash = s->hash};
+    struct way way;
+    memcpy(of.incarnation, s->incarnation, 16);
+    find_way(&way, &of, file);
+    return file->number && strcmp(way.name, name) == 0;
+}
+
 /* Does a record name it? Files of a damaged session are kept: they may be what is left of it. */
 static bool is_needed(const struct sweep *w, const char *name, size_t id_n,
                       const unsigned char incarnation[16])
@@ -409,11 +429,12 @@ static bool is_needed(const struct sweep *w, const char *name, size_t id_n,
         return false;
     if (s->damaged.size)
         return true;
-    struct sl_file_of of = {.tenant = s->tenant->name, .id = s->id, .hash = s->hash};
-    struct way way;
-    memcpy(of.incarnation, s->incarnation, 16);
-    find_way(&way, &of, &s->snap);
-    return s->snap.number && leaf_of(s->hash) == w->place && strcmp(way.name, name) == 0;
+    if (leaf_of(s->hash) != w->place)
+        return false;
+    for (struct sl_ix_snap *x = s->kept; x; x = x->next)
+        if (is_file(s, &x->file, name))
+            return x->found = true;
+    return is_file(s, &s->snap, name);
 }
 
 static int sweep_file(void *arg, const char *name)
@@ -483,8 +504,8 @@ static int sweep_folder(struct sweep *w, const char *name, sl_io_each *each)
     return rc;
 }
 
-enum sl_code sl_files_sweep(const struct sl_files *fs, const struct sl_index *ix,
-                            struct sl_sweep *ret, struct sl_error *err)
+enum sl_code sl_files_sweep(const struct sl_files *fs, struct sl_index *ix, struct sl_sweep *ret,
+                            struct sl_error *err)
 {
     *ret = (struct sl_sweep){0};
     struct sweep w = {.fs = fs, .ix = ix, .ret = ret, .err = err, .dir = fs->sessions};

@@ -77,6 +77,9 @@ SL_NODISCARD enum sl_code sl_file_read(const struct sl_files *fs, const struct s
                                        const struct sl_snapfile *s, struct sl_bytes *ret,
                                        struct sl_error *err);
 
+bool sl_file_is_missing(const struct sl_files *fs, const struct sl_file_of *of,
+                        const struct sl_snapfile *s);
+
 /* Gone, or not there. Errors: IO. */
 SL_NODISCARD enum sl_code sl_file_remove(const struct sl_files *fs, const struct sl_file_of *of,
                                          const struct sl_snapfile *s, struct sl_error *err);
@@ -86,9 +89,9 @@ struct sl_sweep {
     uint64_t foreign; /* names that are none of ours; left alone */
     uint64_t failed;
 };
-/* At open. Failures are counted: what could not be removed is harmless. Errors: IO (a folder that
- * cannot be read). */
-SL_NODISCARD enum sl_code sl_files_sweep(const struct sl_files *fs, const struct sl_index *ix,
+/* At open; marks the earlier snapshots whose files are there. Failures are counted: what could not
+ * be removed is harmless. Errors: IO (a folder that cannot be read). */
+SL_NODISCARD enum sl_code sl_files_sweep(const struct sl_files *fs, struct sl_index *ix,
                                          struct sl_sweep *ret, struct sl_error *err);
 
 #endif

@@ -6,8 +6,14 @@
  * on the disk can always be taken into memory.
  *
  *   tenants ──> names, and which of their folders are known to be on the disk
- *   buckets ──> sessions ──> entries: turns since the snapshot, and older ones whose answers are
- *                                     kept, in the order of their versions
+ *   buckets ──> sessions ──> entries: turns since the snapshot, and older ones that are kept to
+ *                       │            rewind to, or for their answers, in the order of their
+ * versions └──> kept: earlier snapshots, in the same order
+ *
+ * With keep_turns the last so many versions stay within reach: each is an earlier snapshot and the
+ * turns since it. An earlier snapshot goes when the one after it is old enough to stand for all
+ * versions that are kept, and with it the turns up to that one. So a session never has more than
+ * keep_turns of them, and most have one or two.
  *
  * Owner: the loop's thread. A rewrite's slice, in libuv's pool, reads sessions and sets `moved_to`;
  * no record is applied meanwhile. */
@@ -41,11 +47,22 @@ struct sl_place {
 struct sl_ix_entry {
     struct sl_ix_entry *next;
     struct sl_place place;
-    uint64_t version;
-    int64_t answered_at;
+    uint64_t version, tokens_seen;
+    int64_t answered_at, used_at;
     uint32_t n_tokens;
     bool turn;   /* since the snapshot */
+    bool kept;   /* before it, since an earlier one that is kept */
     bool answer; /* one of those kept */
+};
+
+/* An earlier snapshot; or a file that nobody needs any more. */
+struct sl_ix_snap {
+    struct sl_ix_snap *next;
+    struct sl_snapfile file; /* number 0: none; the session was empty (version 0) */
+    struct sl_place place;   /* of a record that says so; size 0: it was in a HEAD */
+    uint64_t tokens_seen;
+    int64_t used_at;
+    bool found; /* files.c's: at open, its file was seen */
 };
 
 struct sl_ix_session {
@@ -63,6 +80,9 @@ struct sl_ix_session {
     struct sl_place head;   /* HEAD */
     struct sl_place snapat; /* SNAP; size 0: it was in the HEAD */
     struct sl_snapfile snap;
+    uint64_t snap_tokens; /* seen at it */
+    int64_t snap_used_at;
+    struct sl_ix_snap *kept, *last_kept;
     struct sl_ix_entry *entries, *last_entry;
     size_t n_turns, n_answers;
     uint64_t replay_tokens;
@@ -80,6 +100,7 @@ struct sl_index {
     struct sl_ix_tenant *tenants;
     uint64_t live;           /* bytes of all records that are needed */
     uint64_t snapshot_bytes; /* in files */
+    uint64_t keep_turns;     /* versions before the last that stay within reach; set at the start */
     uint64_t last_number;    /* the largest of a snapshot's file */
 };
 
@@ -99,12 +120,22 @@ bool sl_index_each(const struct sl_index *ix, bool (*each)(void *arg, struct sl_
                    void *arg);
 
 /* What a record does. `payload`: at least its fixed part. `entry`: for TURN and ANSWER, allocated
- * by the caller; taken over (or freed). *ret_old: the snapshot file that is not needed any more;
- * number 0: none. False: the record contradicts what came before it, and nothing was changed but
- * `entry` freed. */
+ * by the caller; taken over (or freed); `snap`, likewise, where sl_index_wants_snap(). *ret_old:
+ * the snapshot files that are not needed any more, the caller's to free. False: the record
+ * contradicts what came before it, and nothing was changed but `entry` and `snap` freed. */
 bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
                     const unsigned char *payload, uint64_t at, struct sl_ix_entry *entry,
-                    struct sl_snapfile *ret_old);
+                    struct sl_ix_snap *snap, struct sl_ix_snap **ret_old);
+bool sl_index_wants_entry(enum sl_record_kind k);
+bool sl_index_wants_snap(enum sl_record_kind k);
+void sl_index_free_snaps(struct sl_ix_snap *v);
+
+/* How the session at `version` is had: a snapshot, and the turns after it. False: not any more. */
+bool sl_index_reach(const struct sl_ix_session *s, uint64_t version, struct sl_snapfile *ret);
+/* The versions that are within reach, oldest first, the last one among them: fills v, which has
+ * room for sl_index_count_points(), and says how many there are. */
+size_t sl_index_count_points(const struct sl_ix_session *s);
+size_t sl_index_points(const struct sl_ix_session *s, struct sl_store_point *v);
 
 /* A record at `at` cannot be read: the session, which it may have made, is damaged. */
 void sl_index_damage(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
@@ -119,7 +150,13 @@ struct sl_moved {
  * are in the order of `at`); what was not moved is dropped. */
 void sl_index_moved(struct sl_index *ix, const struct sl_moved *v, size_t n);
 
+/* After an open: earlier snapshots whose files were not found are none. (They had been removed
+ * already, and the log still speaks of them: it was opened with a smaller keep_turns before.) */
+void sl_index_forget_missing(struct sl_index *ix);
+
 /* The head as the record at s->head would be if it were written now. */
 void sl_index_head(const struct sl_ix_session *s, struct sl_head_payload *ret);
+/* The same as of the last snapshot. */
+void sl_index_snap_head(const struct sl_ix_session *s, struct sl_head_payload *ret);
 
 #endif

@@ -20,8 +20,10 @@ struct sl_store_kind {
     void (*put_snapshot)(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                          const struct sl_store_head *head, unsigned char *data, size_t n,
                          sl_store_done *cb, void *arg);
-    void (*load)(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
-                 sl_store_loaded *cb, void *arg);
+    void (*load)(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                 sl_store_decode *decode, sl_store_loaded *cb, void *arg);
+    void (*points)(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
+                   void *arg);
     void (*remove)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
     void (*stats)(const struct sl_store *st, struct sl_store_stats *ret);
 

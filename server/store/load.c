@@ -32,6 +32,12 @@ struct sl_load {
     size_t used;
 };
 
+/* Is it a turn that leads from the snapshot to the version that is asked for? */
+static bool leads(const struct sl_ix_entry *e, const struct sl_load *l)
+{
+    return (e->turn || e->kept) && e->version > l->snap.version && e->version <= l->record.version;
+}
+
 void sl_dir_head(const struct sl_ix_session *s, struct sl_store_head *ret)
 {
     *ret = (struct sl_store_head){.key = {.tenant = s->tenant->name, .id = s->id},
@@ -114,7 +120,8 @@ static enum sl_code read_item(struct sl_op *op, const struct item *it)
     enum sl_code c = fetch(op, &it->place, &r, &payload);
     if (c)
         return c;
-    bool is_turn = r.kind == SL_RECORD_TURN && sl_turn_payload_read(&t, payload, r.payload_n);
+    bool is_turn = (r.kind == SL_RECORD_TURN || r.kind == SL_RECORD_KEPT_TURN) &&
+                   sl_turn_payload_read(&t, payload, r.payload_n);
     if (r.version != it->version || (!is_turn && (it->turn || r.kind != SL_RECORD_ANSWER)))
         return wrong_record(op, &it->place);
     if (is_turn)
@@ -209,25 +216,33 @@ static struct sl_place place_of(const struct sl_place *p)
 }
 
 /* Everything the job needs, from what is known now. */
-static bool prepare(struct sl_load *l, const struct sl_ix_session *s)
+static bool prepare(struct sl_load *l, const struct sl_ix_session *s, uint64_t version)
 {
-    size_t n = 0, bytes = room(s->damaged.size ? &s->damaged : &s->head);
+    size_t n = 0, n_turns = 0, bytes = room(s->damaged.size ? &s->damaged : &s->head);
     sl_dir_head(s, &l->head);
     l->damaged = place_of(&s->damaged);
     l->at_head = place_of(&s->head);
     l->snap = s->snap;
-    for (const struct sl_ix_entry *e = s->entries; e; e = e->next, n++)
+    l->record.version = version == SL_STORE_LAST ? s->version : version;
+    if (version != SL_STORE_LAST)
+        (void)sl_index_reach(s, version, &l->snap); /* it was checked */
+    l->record.snapshot_version = l->snap.version;
+    for (const struct sl_ix_entry *e = s->entries; e; e = e->next) {
+        n += leads(e, l) || e->answer;
+        n_turns += leads(e, l);
         bytes += room(&e->place);
+    }
     l->items = sl_calloc(n, sizeof *l->items);
-    l->turns = sl_calloc(s->n_turns, sizeof *l->turns);
+    l->turns = sl_calloc(n_turns, sizeof *l->turns);
     l->answers = sl_calloc(s->n_answers, sizeof *l->answers);
     if (!sl_bytes_reserve(&l->memory, bytes) || !l->items || !l->turns || !l->answers)
         return false;
     for (const struct sl_ix_entry *e = s->entries; e; e = e->next)
-        l->items[l->n_items++] = (struct item){.place = place_of(&e->place),
-                                               .version = e->version,
-                                               .turn = e->turn,
-                                               .answer = e->answer};
+        if (leads(e, l) || e->answer)
+            l->items[l->n_items++] = (struct item){.place = place_of(&e->place),
+                                                   .version = e->version,
+                                                   .turn = leads(e, l),
+                                                   .answer = e->answer};
     return true;
 }
 
@@ -263,7 +278,7 @@ void sl_load_start(struct sl_op *op)
 {
     struct sl_dir *d = op->d;
     op->load = sl_calloc(1, sizeof *op->load);
-    if (!op->load || !prepare(op->load, op->s)) {
+    if (!op->load || !prepare(op->load, op->s, op->version)) {
         op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to load session '%s'", op->id);
         sl_queue_push(&d->finished, op);
         uv_async_send(&d->wake); /* the pump is beyond its finished ones */

@@ -22,26 +22,26 @@ static enum sl_code no_memory(struct sl_op *op, size_t n)
 /* An op in its session's queue, to be woken for; NULL: there is no memory for it, which the
  * callback will be told. */
 static struct sl_op *queue_op(struct sl_dir *d, enum sl_op_kind kind, const struct sl_store_key *k,
-                              sl_store_done *done, sl_store_loaded *loaded, void *arg)
+                              struct sl_starved cb)
 {
     size_t tenant_n = strlen(k->tenant), id_n = strlen(k->id);
     assert(sl_tenant_valid(k->tenant, tenant_n) && sl_session_id_valid(k->id, id_n));
     struct sl_op *op = sl_calloc(1, sizeof *op);
     d->n_ops++;
     if (!op) {
-        struct sl_starved v = {done, loaded, arg};
         uv_async_send(&d->wake);
         if (d->n_starved < SL_STORE_RESERVE)
-            d->starved[d->n_starved++] = v;
+            d->starved[d->n_starved++] = cb;
         else
-            sl_dir_starve(d, &v);
+            sl_dir_starve(d, &cb);
         return NULL;
     }
     op->d = d;
     op->kind = kind;
-    op->done = done;
-    op->loaded = loaded;
-    op->arg = arg;
+    op->done = cb.done;
+    op->loaded = cb.loaded;
+    op->pointed = cb.pointed;
+    op->arg = cb.arg;
     memcpy(op->id, k->id, id_n);
     memcpy(op->incarnation, k->incarnation, 16);
     op->s = sl_index_get(&d->ix, k->tenant, tenant_n, k->id, id_n);
@@ -61,12 +61,22 @@ static struct sl_op *queue_op(struct sl_dir *d, enum sl_op_kind kind, const stru
 
 /* The same, and it is seen to when the call has returned. */
 static struct sl_op *new_op(struct sl_dir *d, enum sl_op_kind kind, const struct sl_store_key *k,
-                            sl_store_done *done, sl_store_loaded *loaded, void *arg)
+                            struct sl_starved cb)
 {
-    struct sl_op *op = queue_op(d, kind, k, done, loaded, arg);
+    struct sl_op *op = queue_op(d, kind, k, cb);
     if (op && op->s && op->s->ops == op)
         sl_queue_push(&d->arrivals, op);
     uv_async_send(&d->wake);
+    return op;
+}
+
+/* One that writes. */
+static struct sl_op *new_write(struct sl_store *st, enum sl_op_kind kind,
+                               const struct sl_store_key *k, sl_store_done *cb, void *arg)
+{
+    struct sl_op *op = new_op(dir_of(st), kind, k, (struct sl_starved){.done = cb, .arg = arg});
+    if (op && kind != SL_OP_TURN && !(op->place = sl_calloc(1, sizeof *op->place)))
+        no_memory(op, sizeof *op->place);
     return op;
 }
 
@@ -104,7 +114,7 @@ static void take_head(struct sl_op *op, const struct sl_store_head *h)
 void sl_dir_put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,
                      void *arg)
 {
-    struct sl_op *op = new_op(dir_of(st), SL_OP_HEAD, &h->key, cb, NULL, arg);
+    struct sl_op *op = new_write(st, SL_OP_HEAD, &h->key, cb, arg);
     if (!op)
         return;
     op->version = h->version;
@@ -114,7 +124,7 @@ void sl_dir_put_head(struct sl_store *st, const struct sl_store_head *h, sl_stor
 void sl_dir_append_turn(struct sl_store *st, const struct sl_store_key *k,
                         const struct sl_store_turn *t, sl_store_done *cb, void *arg)
 {
-    struct sl_op *op = new_op(dir_of(st), SL_OP_TURN, k, cb, NULL, arg);
+    struct sl_op *op = new_write(st, SL_OP_TURN, k, cb, arg);
     if (!op)
         return;
     op->version = t->version;
@@ -132,7 +142,7 @@ void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
     assert(!head || (head->version == version && strcmp(head->key.id, k->id) == 0 &&
                      strcmp(head->key.tenant, k->tenant) == 0 &&
                      memcmp(head->key.incarnation, k->incarnation, 16) == 0));
-    struct sl_op *op = new_op(dir_of(st), SL_OP_SNAP, k, cb, NULL, arg);
+    struct sl_op *op = new_write(st, SL_OP_SNAP, k, cb, arg);
     if (!op) {
         sl_free(data);
         return;
@@ -146,14 +156,21 @@ void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
         make_payload(op, SL_SNAP_BYTES);
 }
 
-void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
-                 sl_store_loaded *cb, void *arg)
+void sl_dir_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
+                   void *arg)
+{
+    new_op(dir_of(st), SL_OP_POINTS, k, (struct sl_starved){.pointed = cb, .arg = arg});
+}
+
+void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                 sl_store_decode *decode, sl_store_loaded *cb, void *arg)
 {
     struct sl_dir *d = dir_of(st);
-    struct sl_op *op = queue_op(d, SL_OP_LOAD, k, NULL, cb, arg);
+    struct sl_op *op = queue_op(d, SL_OP_LOAD, k, (struct sl_starved){.loaded = cb, .arg = arg});
     if (!op)
         return;
     op->decode = decode;
+    op->version = version;
     if (op->s && op->s->ops == op)
         sl_dir_load_now(op);
     else
@@ -162,5 +179,5 @@ void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, sl_store_dec
 
 void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)
 {
-    new_op(dir_of(st), SL_OP_REMOVE, k, cb, NULL, arg);
+    new_write(st, SL_OP_REMOVE, k, cb, arg);
 }

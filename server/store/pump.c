@@ -63,6 +63,27 @@ static enum sl_code check_session(struct sl_op *op, bool creates)
     return SL_OK;
 }
 
+/* The versions that are within reach. */
+static enum sl_code list_points(struct sl_op *op)
+{
+    op->points = sl_calloc(sl_index_count_points(op->s), sizeof *op->points);
+    if (!op->points)
+        return sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for the versions of session '%s'",
+                       op->id);
+    op->n_points = sl_index_points(op->s, op->points);
+    return SL_OK;
+}
+
+static enum sl_code check_reach(struct sl_op *op)
+{
+    struct sl_snapfile base;
+    if (op->version == SL_STORE_LAST || op->s->damaged.size ||
+        sl_index_reach(op->s, op->version, &base))
+        return SL_OK;
+    enum sl_code c = list_points(op);
+    return c ? c : sl_store_no_point(&op->err, op->id, op->version, op->points, op->n_points);
+}
+
 static enum sl_code check(struct sl_op *op)
 {
     const struct sl_ix_session *s = op->s;
@@ -87,6 +108,8 @@ static enum sl_code check(struct sl_op *op)
                        (op->with_head ? op->version >= s->version : op->version <= s->version)
                    ? SL_OK
                    : mismatch(op);
+    case SL_OP_LOAD:
+        return check_reach(op);
     default:
         return SL_OK;
     }
@@ -150,7 +173,14 @@ static void trash_job(uv_work_t *w)
     struct sl_dir *d = w->data;
     for (struct sl_op *op = d->trash.head; op; op = op->next) {
         struct sl_file_of of = file_of(op, op->at);
-        op->code = sl_file_remove(&d->files, &of, &op->trash, &op->err);
+        struct sl_error err;
+        op->code = SL_OK;
+        for (const struct sl_ix_snap *x = op->trash; x; x = x->next) {
+            if (!x->file.number || !sl_file_remove(&d->files, &of, &x->file, &err))
+                continue;
+            op->code = err.code;
+            op->err = err;
+        }
     }
     for (struct sl_log_file *f = d->closing; f; f = f->next)
         d->io->close(f->fd);
@@ -161,6 +191,9 @@ static void free_op(struct sl_op *op)
     sl_free(op->payload);
     sl_free(op->data);
     sl_free(op->entry);
+    sl_free(op->place);
+    sl_free(op->points);
+    sl_index_free_snaps(op->trash);
     sl_free(op);
 }
 
@@ -204,7 +237,9 @@ static void start(struct sl_op *op)
 {
     struct sl_dir *d = op->d;
     op->code = check(op);
-    if (op->code) {
+    if (!op->code && op->kind == SL_OP_POINTS)
+        op->code = list_points(op);
+    if (op->code || op->kind == SL_OP_POINTS) {
         sl_queue_push(&d->finished, op);
     } else if (op->kind == SL_OP_LOAD) {
         sl_queue_push(&d->to_load, op);
@@ -247,10 +282,13 @@ static void finish(struct sl_op *op)
     if (op->kind == SL_OP_LOAD) {
         sl_load_tell(op);
         sl_load_free(op);
+    } else if (op->kind == SL_OP_POINTS) {
+        op->pointed(op->arg, op->code ? NULL : op->points, op->n_points,
+                    op->code ? &op->err : NULL);
     } else {
         op->done(op->arg, op->code, op->code ? &op->err : NULL);
     }
-    if (op->trash.number)
+    if (op->trash)
         sl_queue_push(&d->to_trash, op);
     else
         free_op(op);
@@ -263,6 +301,8 @@ void sl_dir_starve(struct sl_dir *d, const struct sl_starved *v)
     d->n_ops--;
     if (v->loaded)
         v->loaded(v->arg, NULL, &err);
+    else if (v->pointed)
+        v->pointed(v->arg, NULL, 0, &err);
     else
         v->done(v->arg, SL_E_NO_MEMORY, &err);
 }

@@ -242,6 +242,26 @@ bool sl_snap_payload_read(struct sl_snapfile *ret, const unsigned char *p, size_
     return true;
 }
 
+void sl_kept_payload_write(unsigned char *dst, const struct sl_kept_payload *k)
+{
+    sl_snap_payload_write(dst, &k->snap);
+    set_u64(dst + SL_SNAP_BYTES, k->tokens_seen);
+    set_u64(dst + SL_SNAP_BYTES + 8, (uint64_t)k->used_at);
+}
+
+bool sl_kept_payload_read(struct sl_kept_payload *ret, const unsigned char *p, size_t n,
+                          uint64_t version)
+{
+    struct sl_kept_payload k = {.snap = {.version = version}};
+    if (n != SL_KEPT_BYTES || (get_u64(p) == 0) != (version == 0) ||
+        (version && !sl_snap_payload_read(&k.snap, p, SL_SNAP_BYTES, version)))
+        return false;
+    k.tokens_seen = get_u64(p + SL_SNAP_BYTES);
+    k.used_at = (int64_t)get_u64(p + SL_SNAP_BYTES + 8);
+    *ret = k;
+    return true;
+}
+
 size_t sl_answer_payload_size(const struct sl_store_answer *a)
 {
     size_t key_n = strlen(a->idempotency_key);

@@ -35,6 +35,8 @@ enum sl_record_kind {
     SL_RECORD_DELETE,
     SL_RECORD_BROKEN, /* what there was of this session was damaged before a rewrite: text */
     SL_RECORD_MARK,   /* of no session: everything before it was valid and synced */
+    SL_RECORD_KEPT, /* an earlier snapshot, of `version`, that is kept to rewind to; a rewrite's */
+    SL_RECORD_KEPT_TURN, /* a turn that the snapshot holds, kept for the same; a rewrite's */
     SL_RECORD_KINDS
 };
 
@@ -46,6 +48,7 @@ enum {
     SL_RECORD_PAYLOAD_MAX = 256 << 20,
     SL_HEAD_BYTES = 80,  /* payload of HEAD, without metadata */
     SL_SNAP_BYTES = 32,  /* payload of SNAP */
+    SL_KEPT_BYTES = 48,  /* payload of KEPT */
     SL_TURN_BYTES = 40,  /* payload of TURN, without what varies */
     SL_ANSWER_BYTES = 32 /* an answer, without what varies */
 };
@@ -118,6 +121,16 @@ bool sl_head_payload_read(struct sl_head_payload *ret, const unsigned char *p, s
 /* SNAP: u64 number, size, u8[16] digest. Its version is the record's. */
 void sl_snap_payload_write(unsigned char *dst, const struct sl_snapfile *s);
 bool sl_snap_payload_read(struct sl_snapfile *ret, const unsigned char *p, size_t n,
+                          uint64_t version);
+
+/* KEPT: as SNAP (number 0: the session was empty then), u64 tokens_seen, i64 used_at. */
+struct sl_kept_payload {
+    struct sl_snapfile snap;
+    uint64_t tokens_seen;
+    int64_t used_at;
+};
+void sl_kept_payload_write(unsigned char *dst, const struct sl_kept_payload *k);
+bool sl_kept_payload_read(struct sl_kept_payload *ret, const unsigned char *p, size_t n,
                           uint64_t version);
 
 /* ANSWER: i64 at, u8[16] request_hash, u32 bytes of key and of body; then key '\0' body '\0'. */

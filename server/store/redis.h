@@ -57,6 +57,7 @@ enum sl_rd_kind {
     SL_RD_SNAP,
     SL_RD_REMOVE,
     SL_RD_LOAD,
+    SL_RD_POINTS,
     SL_RD_LIST,
     SL_RD_SWEEP,
     SL_RD_ASK,
@@ -87,11 +88,12 @@ struct sl_rd_call {
     enum sl_rd_kind kind;
     union {
         sl_store_done *done;
-        sl_store_seen *seen;     /* LOOK, TAKE */
-        sl_store_loaded *loaded; /* LOAD */
-        sl_store_listed *listed; /* LIST */
-        sl_store_told *told;     /* ASK */
-        sl_store_heard *heard;   /* ASKED */
+        sl_store_seen *seen;       /* LOOK, TAKE */
+        sl_store_loaded *loaded;   /* LOAD */
+        sl_store_pointed *pointed; /* POINTS */
+        sl_store_listed *listed;   /* LIST */
+        sl_store_told *told;       /* ASK */
+        sl_store_heard *heard;     /* ASKED */
     } cb;
     void *arg;
 };
@@ -126,7 +128,7 @@ struct sl_rd_op {
     bool more;
     char tenant[SL_TENANT_MAX + 1], id[SL_SESSION_ID_MAX + 1];
     unsigned char incarnation[16];
-    uint64_t version; /* that it speaks of */
+    uint64_t version; /* that it speaks of; LOAD: SL_STORE_LAST, or an earlier one */
     size_t limit;     /* LIST */
     bool runs;        /* ASK */
     uint64_t fence;
@@ -147,6 +149,8 @@ struct sl_rd_op {
     struct sl_store_record record;
     struct sl_store_turn *turns;
     struct sl_store_answer *answers;
+    struct sl_store_point *points; /* POINTS: n_points of them */
+    size_t n_points;
     unsigned char *memory; /* payloads, aligned */
     char *texts;           /* of the head */
 };
@@ -169,6 +173,7 @@ struct sl_redis {
     void (*closed_cb)(void *arg);
     void *closed_arg;
     size_t max_sessions;
+    uint64_t keep_turns;
     uint64_t timeout_ms, lease_ms;
     char node[17];         /* this process among those that share the store */
     uint64_t n_calls;      /* so far: names them */
@@ -243,6 +248,24 @@ bool sl_rd_number(const redisReply *r, uint64_t *ret); /* digits */
 bool sl_rd_hex(const redisReply *r, unsigned char *ret, size_t n);
 /* op->code and err: Redis answered with something that no script gives. */
 void sl_rd_strange(struct sl_rd_op *op, const char *what);
+
+/* --- redis_kept.c: what is kept to rewind to -----------------------------------------------------
+ */
+/* Out of a LOAD's answer, whose head is op->head: what leads to the version that is asked for. A
+ * snapshot (number "": none), its size and digest into op; *ret_base: its version. Or, for POINTS,
+ * op->points. Errors: CHECKPOINT_NOT_FOUND, STORE_CORRUPT, NO_MEMORY; into op. */
+struct sl_rd_kept {
+    const redisReply *snaps, *turns, *before; /* before: turns that the snapshot holds */
+    const redisReply *number, *size, *digest, *tokens, *at; /* of the snapshot */
+};
+SL_NODISCARD enum sl_code sl_rd_find_kept(struct sl_rd_op *op, const struct sl_rd_kept *k,
+                                          uint64_t *ret_base, uint64_t *ret_size);
+/* An element of a list of turns or answers, its payload copied to `to`, a multiple of 8. n_front:
+ * of what stands before the payload. False: it is not what was written. */
+bool sl_rd_payload(const redisReply *r, size_t n_front, unsigned char *to, uint64_t *ret_version,
+                   size_t *ret_n);
+bool sl_rd_digits(const char *p, size_t n, unsigned base, uint64_t *ret);
+enum { SL_RD_TURN_FRONT = 20 + 10 + 16, SL_RD_ANSWER_FRONT = 20 + 16 };
 
 /* --- redis_load.c --------------------------------------------------------------------------------
  */

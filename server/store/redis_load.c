@@ -109,8 +109,8 @@ void sl_rd_next_piece(struct sl_rd_op *op)
  */
 
 /* What the script gives behind the view. */
-enum { SN = 14, SZ, SD, TURNS, ANSWERS, LOAD };
-enum { VERSION = 20, N_TOKENS = 10, HASH = 16 };
+enum { SN = 14, SZ, SD, TURNS, ANSWERS, KEPT, BEFORE, ST, SU, LOAD };
+enum { VERSION = 20, HASH = 16 };
 
 static enum sl_code no_memory(struct sl_rd_op *op)
 {
@@ -124,7 +124,7 @@ static enum sl_code corrupt(struct sl_rd_op *op, const char *what)
                               op->r->address.host, op->r->address.port, op->id, what);
 }
 
-static bool digits(const char *p, size_t n, unsigned base, uint64_t *ret)
+bool sl_rd_digits(const char *p, size_t n, unsigned base, uint64_t *ret)
 {
     uint64_t v = 0;
     for (size_t i = 0; i < n; i++) {
@@ -139,14 +139,13 @@ static bool digits(const char *p, size_t n, unsigned base, uint64_t *ret)
     return true;
 }
 
-/* An element of a list, with its payload moved to `to`, which is a multiple of 8. */
-static bool take_payload(const redisReply *r, size_t n_front, unsigned char *to,
-                         uint64_t *ret_version, size_t *ret_n)
+bool sl_rd_payload(const redisReply *r, size_t n_front, unsigned char *to, uint64_t *ret_version,
+                   size_t *ret_n)
 {
     uint64_t hash;
     if (r->type != REDIS_REPLY_STRING || r->len < n_front ||
-        !digits(r->str, VERSION, 10, ret_version) ||
-        !digits(r->str + n_front - HASH, HASH, 16, &hash))
+        !sl_rd_digits(r->str, VERSION, 10, ret_version) ||
+        !sl_rd_digits(r->str + n_front - HASH, HASH, 16, &hash))
         return false;
     *ret_n = r->len - n_front;
     memcpy(to, r->str + n_front, *ret_n);
@@ -161,19 +160,36 @@ static size_t room(const redisReply *list)
     return n;
 }
 
+/* Those of the list that lead on from the snapshot. */
 static enum sl_code take_turns(struct sl_rd_op *op, const redisReply *list, unsigned char **to)
 {
     struct sl_turn_payload t;
-    uint64_t version, expected = op->head.snapshot_version;
+    struct sl_store_record *rec = &op->record;
+    uint64_t version;
     size_t n;
     for (size_t i = 0; i < list->elements; i++) {
-        if (!take_payload(list->element[i], VERSION + N_TOKENS + HASH, *to, &version, &n) ||
-            !sl_turn_payload_read(&t, *to, n) || t.has_answer || version != ++expected)
+        if (!sl_rd_payload(list->element[i], SL_RD_TURN_FRONT, *to, &version, &n) ||
+            !sl_turn_payload_read(&t, *to, n) || t.has_answer)
             return corrupt(op, "a turn");
-        sl_turn_decode(&op->turns[op->record.n_turns++], *to, version);
+        if (version <= rec->snapshot_version || version > rec->version)
+            continue;
+        if (version != rec->snapshot_version + rec->n_turns + 1)
+            return corrupt(op, "a turn");
+        sl_turn_decode(&op->turns[rec->n_turns++], *to, version);
         *to += (n + 7) & ~(size_t)7;
     }
-    return op->head.version == expected ? SL_OK : corrupt(op, "the list of its turns");
+    return SL_OK;
+}
+
+static enum sl_code take_all_turns(struct sl_rd_op *op, redisReply *const *e, unsigned char **to)
+{
+    const struct sl_store_record *rec = &op->record;
+    enum sl_code c = take_turns(op, e[BEFORE], to);
+    if (!c)
+        c = take_turns(op, e[TURNS], to);
+    return c || rec->version == rec->snapshot_version + rec->n_turns
+               ? c
+               : corrupt(op, "the list of its turns");
 }
 
 static enum sl_code take_answers(struct sl_rd_op *op, const redisReply *list, unsigned char **to)
@@ -185,7 +201,7 @@ static enum sl_code take_answers(struct sl_rd_op *op, const redisReply *list, un
     if (list->elements > SL_STORE_ANSWERS_MAX)
         return corrupt(op, "the list of its answers");
     for (size_t i = 0; i < list->elements; i++) {
-        if (!take_payload(list->element[i], VERSION + HASH, *to, &version, &n) ||
+        if (!sl_rd_payload(list->element[i], SL_RD_ANSWER_FRONT, *to, &version, &n) ||
             !sl_answer_payload_read(&a, *to, n))
             return corrupt(op, "an answer");
         if (sl_answer_expired(a.at, now))
@@ -200,6 +216,29 @@ static enum sl_code take_answers(struct sl_rd_op *op, const redisReply *list, un
     return SL_OK;
 }
 
+/* Which snapshot, and which version it and the turns lead to. */
+static enum sl_code take_snapshot(struct sl_rd_op *op, redisReply *const *e, uint64_t *ret_size)
+{
+    struct sl_store_record *rec = &op->record;
+    const struct sl_rd_kept kept = {.snaps = e[KEPT],
+                                    .turns = e[TURNS],
+                                    .before = e[BEFORE],
+                                    .number = e[SN],
+                                    .size = e[SZ],
+                                    .digest = e[SD],
+                                    .tokens = e[ST],
+                                    .at = e[SU]};
+    rec->version = op->version == SL_STORE_LAST ? op->head.version : op->version;
+    rec->snapshot_version = op->head.snapshot_version;
+    if (op->version != SL_STORE_LAST || op->call.kind == SL_RD_POINTS)
+        return sl_rd_find_kept(op, &kept, &rec->snapshot_version, ret_size);
+    bool has_snapshot = e[SN]->len > 0;
+    if (has_snapshot && (!sl_rd_number(e[SZ], ret_size) || !sl_rd_hex(e[SD], op->digest, 16)))
+        return corrupt(op, "its head");
+    memcpy(op->number, e[SN]->str, e[SN]->len + 1);
+    return SL_OK;
+}
+
 /* The head and all but the snapshot's bytes, copied out of the reply. */
 static enum sl_code take_record(struct sl_rd_op *op, const redisReply *r, uint64_t *ret_size)
 {
@@ -207,25 +246,26 @@ static enum sl_code take_record(struct sl_rd_op *op, const redisReply *r, uint64
     redisReply *const *e = r->element;
     if (r->elements != LOAD || !sl_rd_view(r, op->tenant, op->id, &v) ||
         e[TURNS]->type != REDIS_REPLY_ARRAY || e[ANSWERS]->type != REDIS_REPLY_ARRAY ||
-        e[SN]->type != REDIS_REPLY_STRING || e[SN]->len >= sizeof op->number)
+        e[KEPT]->type != REDIS_REPLY_ARRAY || e[BEFORE]->type != REDIS_REPLY_ARRAY ||
+        e[SN]->type != REDIS_REPLY_STRING || e[SN]->len >= sizeof op->number ||
+        (e[SN]->len > 0) != (v.head.snapshot_version != 0))
         return corrupt(op, "its head");
-    bool has_snapshot = e[SN]->len > 0;
-    if (has_snapshot != (v.head.snapshot_version != 0) ||
-        (has_snapshot && (!sl_rd_number(e[SZ], ret_size) || *ret_size > SL_REDIS_SNAPSHOT_MAX ||
-                          !sl_rd_hex(e[SD], op->digest, 16))))
-        return corrupt(op, "its head");
-    memcpy(op->number, e[SN]->str, e[SN]->len + 1);
     op->head = v.head;
     op->head.key.fence = 0;
-    op->turns = sl_calloc(e[TURNS]->elements + 1, sizeof *op->turns);
+    enum sl_code c = take_snapshot(op, e, ret_size);
+    if (c || op->call.kind == SL_RD_POINTS)
+        return c;
+    if (*ret_size > SL_REDIS_SNAPSHOT_MAX)
+        return corrupt(op, "its head");
+    op->turns = sl_calloc(e[TURNS]->elements + e[BEFORE]->elements + 1, sizeof *op->turns);
     op->answers = sl_calloc(SL_STORE_ANSWERS_MAX, sizeof *op->answers);
-    op->memory = sl_malloc(room(e[TURNS]) + room(e[ANSWERS]) + 8);
+    op->memory = sl_malloc(room(e[TURNS]) + room(e[BEFORE]) + room(e[ANSWERS]) + 8);
     if (v.head.metadata.n)
         op->head.metadata.s = op->texts = sl_strndup(v.head.metadata.s, v.head.metadata.n);
     if (!op->turns || !op->answers || !op->memory || (v.head.metadata.n && !op->texts))
         return no_memory(op);
     unsigned char *to = op->memory;
-    enum sl_code c = take_turns(op, e[TURNS], &to);
+    c = take_all_turns(op, e, &to);
     return c ? c : take_answers(op, e[ANSWERS], &to);
 }
 
@@ -284,7 +324,7 @@ static void decode_soon(struct sl_rd_op *op)
 void sl_rd_take_load(struct sl_rd_op *op, redisReply *reply)
 {
     uint64_t size = 0;
-    if (take_record(op, reply, &size)) {
+    if (take_record(op, reply, &size) || op->call.kind == SL_RD_POINTS) {
         sl_rd_finish(op);
         return;
     }

@@ -10,7 +10,9 @@
     "local time=call('TIME')\n"                                                                    \
     "local now=tonumber(time[1])\n"                                                                \
     "local ms=now*1000+math.floor(tonumber(time[2])/1000)\n"                                       \
-    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu'}\n" \
+    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su'}\n" \
+    "local K,O=H..':k',H..':o'\n"                                                                  \
+    "local function number(kept) return string.match(kept,'^%d+ (%S+) ') or '' end\n"              \
     "local function head(h)\n"                                                                     \
     " local v=call('HMGET',h,unpack(N))\n"                                                         \
     " if not v[1] then return nil end\n"                                                           \
@@ -30,7 +32,8 @@
     "end\n"                                                                                        \
     "local function wipe(h,ids,tenant,id)\n"                                                       \
     " local sn=call('HGET',h,'sn')\n"                                                              \
-    " call('UNLINK',h,h..':t',h..':a')\n"                                                          \
+    " for _,x in ipairs(call('LRANGE',h..':k',0,-1)) do call('UNLINK',h..':s:'..number(x)) end\n"  \
+    " call('UNLINK',h,h..':t',h..':a',h..':k',h..':o')\n"                                          \
     " if sn then call('UNLINK',h..':s:'..sn) end\n"                                                \
     " call('ZREM',ALL,tenant..'/'..id)\n"                                                          \
     " call('ZREM',ids,id)\n"                                                                       \
@@ -43,6 +46,27 @@
     "local function fenced(g,fence)\n"                                                             \
     " if fence=='0' then return held(g) and {'busy',ms,g.lk} end\n"                                \
     " return g.fen~=fence and {'fence'}\n"                                                         \
+    "end\n"
+
+/* What is kept to rewind to. first: the oldest version that is to stay within reach, ''  where none
+ * is; ver: of the snapshot. prune(): index.c's rule. */
+#define KEPT                                                                                       \
+    "local function prune(ver,first)\n"                                                            \
+    " local x=call('LINDEX',K,0)\n"                                                                \
+    " while x do\n"                                                                                \
+    "  local y=call('LINDEX',K,1)\n"                                                               \
+    "  if first~='' and (y and string.sub(y,1,20) or ver)>first then break end\n"                  \
+    "  call('LPOP',K)\n"                                                                           \
+    "  call('UNLINK',H..':s:'..number(x))\n"                                                       \
+    "  x=y\n"                                                                                      \
+    " end\n"                                                                                       \
+    " if not x then call('UNLINK',O) return end\n"                                                 \
+    " x=string.sub(x,1,20)\n"                                                                      \
+    " local t=call('LINDEX',O,0)\n"                                                                \
+    " while t and string.sub(t,1,20)<=x do\n"                                                      \
+    "  call('LPOP',O)\n"                                                                           \
+    "  t=call('LINDEX',O,0)\n"                                                                     \
+    " end\n"                                                                                       \
     "end\n"
 
 /* Head fields of ARGV from i on: ver, tok, cre, use, ttl, meta; then the most sessions there may
@@ -120,8 +144,8 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "listed(ARGV[8],ARGV[9])\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, call, version before, after, tok, use, new tokens, turn, answer or '' */
-    [SL_LUA_TURN] = BEGIN
+    /* inc, fence, call, version before, after, tok, use, new tokens, turn, answer or '', first kept */
+    [SL_LUA_TURN] = BEGIN KEPT
     "local g=head(H)\n"
     "if not g then return {'none',ms} end\n"
     "if g.inc~=ARGV[3] then return {'other',ms} end\n"
@@ -135,6 +159,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "call('HINCRBY',H,'rt',ARGV[10])\n"
     "if ARGV[4]~='0' then call('HDEL',H,'lh','lu','lk') end\n"
     "listed(ARGV[9],g.ttl)\n"
+    "prune(g.sv,ARGV[13])\n"
     "return {'ok',ms}\n",
 
     /* N, offset, life in ms, bytes. One that comes late, from a connection that was given up, does not
@@ -142,6 +167,9 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     [SL_LUA_PIECE] = BEGIN
     "local S=H..':s:'..ARGV[3]\n"
     "if call('HGET',H,'sn')==ARGV[3] then return {'ok',ms} end\n"
+    "for _,x in ipairs(call('LRANGE',K,0,-1)) do\n"
+    " if number(x)==ARGV[3] then return {'ok',ms} end\n"
+    "end\n"
     "if ARGV[4]=='0' then\n"
     " call('SET',S,ARGV[6],'PX',ARGV[5])\n"
     "elseif call('EXISTS',S)==0 then\n"
@@ -152,22 +180,24 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "end\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, 12: N, bytes, digest, 15:
-     * with the head?, call */
-    [SL_LUA_SNAP] = BEGIN MAKE
-    "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[15]=='1'\n"
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, 12: N, bytes, 14: first
+     * kept, of this version; digest, 16: with the head?, call. Without the head there may be later
+     * versions: what is not to be kept goes with the next turn then. */
+    [SL_LUA_SNAP] = BEGIN MAKE KEPT
+    "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[16]=='1'\n"
+    "local keeps=ARGV[14]~=''\n"
     "local S=H..':s:'..ARGV[12]\n"
     "local g=head(H)\n"
     "if g and g.inc==inc and g.sn==ARGV[12] then return {'ok',ms} end\n"
     "if call('STRLEN',S)~=tonumber(ARGV[13]) then return {'missing',ms} end\n"
     "local function no(a) call('UNLINK',S) return a end\n"
-    "local snap={'sv',ver,'sn',ARGV[12],'sz',ARGV[13],'sd',ARGV[14]}\n"
+    "local snap={'sv',ver,'sn',ARGV[12],'sz',ARGV[13],'sd',ARGV[15],'st',ARGV[6],'su',ARGV[8]}\n"
     "if whole and g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
     "if not g then\n"
     " if not whole then return no({'none',ms}) end\n"
     " local f=full(ARGV[11])\n"
     " if f then return no(f) end\n"
-    " set(inc,5,'rt',0,'fen',0,'op',ARGV[16],unpack(snap))\n"
+    " set(inc,5,'rt',0,'fen',0,'op',ARGV[17],unpack(snap))\n"
     " call('PERSIST',S)\n"
     " return {'ok',ms}\n"
     "end\n"
@@ -177,21 +207,27 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "end\n"
     "local f=whole and fenced(g,fence)\n"
     "if f then return no(f) end\n"
-    "if whole then set(inc,5,'rt',0,'op',ARGV[16],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
+    "if ver==g.sv then snap[10],snap[12]=g.st,g.su elseif not whole then snap[10],snap[12]=g.tok,g.use end\n"
+    "if whole then set(inc,5,'rt',0,'op',ARGV[17],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
     "call('PERSIST',S)\n"
-    "if g.sn~='' then call('UNLINK',H..':s:'..g.sn) end\n"
-    "if whole then\n"
-    " call('UNLINK',T)\n"
-    "else\n"
-    " local tokens=0\n"
-    " while true do\n"
-    "  local t=call('LINDEX',T,0)\n"
-    "  if not t or string.sub(t,1,20)>ver then break end\n"
-    "  tokens=tokens+(tonumber(string.sub(t,21,30)) or 0)\n"
-    "  call('LPOP',T)\n"
-    " end\n"
-    " if tokens>0 then call('HINCRBY',H,'rt',string.format('-%.0f',tokens)) end\n"
+    "if keeps and g.sv~=ver then\n"
+    " local function or_none(v) return v~='' and v or '-' end\n"
+    " call('RPUSH',K,table.concat({g.sv,or_none(g.sn),or_none(g.sz),or_none(g.sd),or_none(g.st),or_none(g.su)},' '))\n"
+    "elseif g.sn~='' then\n"
+    " call('UNLINK',H..':s:'..g.sn)\n"
     "end\n"
+    "local tokens,t=0,call('LINDEX',T,0)\n"
+    "while t and (whole or string.sub(t,1,20)<=ver) do\n"
+    " tokens=tokens+(tonumber(string.sub(t,21,30)) or 0)\n"
+    " if keeps then call('RPUSH',O,t) end\n"
+    " call('LPOP',T)\n"
+    " if not whole and string.sub(t,1,20)==ver and ver~=g.ver then\n"
+    "  call('HSET',H,'st',string.format('%.0f',(struct.unpack('<I8',t,47))),'su',string.format('%.0f',(struct.unpack('<i8',t,55))))\n"
+    " end\n"
+    " t=call('LINDEX',T,0)\n"
+    "end\n"
+    "if tokens>0 and not whole then call('HINCRBY',H,'rt',string.format('-%.0f',tokens)) end\n"
+    "if whole or not keeps then prune(ver,ARGV[14]) end\n"
     "return {'ok',ms}\n",
 
     /* inc, fence */
@@ -204,7 +240,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "wipe(H,IDS,ARGV[1],ARGV[2])\n"
     "return {'ok',ms}\n",
 
-    /* inc */
+    /* inc, what is kept, too? */
     [SL_LUA_LOAD] = BEGIN
     "local g=head(H)\n"
     "if not g then return {'none',ms} end\n"
@@ -215,6 +251,11 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "v[17]=g.sd\n"
     "v[18]=call('LRANGE',T,0,-1)\n"
     "v[19]=call('LRANGE',A,0,-1)\n"
+    "local too=ARGV[4]=='1'\n"
+    "v[20]=too and call('LRANGE',K,0,-1) or {}\n"
+    "v[21]=too and call('LRANGE',O,0,-1) or {}\n"
+    "v[22]=g.st\n"
+    "v[23]=g.su\n"
     "return v\n",
 
     /* the lower end, prefix, how many at most: id and view of each, then whether there are more */

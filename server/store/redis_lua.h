@@ -7,18 +7,24 @@
  *     slate1:{TENANT/ID}:t        list: the turns since the snapshot, oldest first: version (20
  *                                 digits), new tokens (10), XXH3-64 (16 hex), payload (record.h)
  *     slate1:{TENANT/ID}:a        list: the last four answers: version, XXH3-64, payload
+ *     slate1:{TENANT/ID}:k        list: earlier snapshots that are kept to rewind to, oldest first:
+ *                                 version, N (-: none, the session was empty), bytes, XXH3-128,
+ *                                 tokens seen, used at
+ *     slate1:{TENANT/ID}:o        list: the turns since the first of those, up to the snapshot
  *     slate1:{TENANT/ID}:s:N      string: a snapshot's bytes. N is new for every write; which of
- *                                 them counts stands in the head, the others end by themselves
+ *                                 them count stands in the head and in the list above, the others
+ *                                 end by themselves
  *     slate1:all                  sorted set: TENANT/ID by the time of its end (+inf: never)
  *     slate1:ids:TENANT           sorted set of ids, for lists: all of one score
  *     slate1:asked:NODE           set: what other servers ask of that one's turns: "cancel FENCE
  *                                 TENANT/ID", or "pause …"; ends by itself
  *
  * The hash: inc (incarnation, hex), ver, tok (tokens seen), cre, use, ttl (s), meta; sv, sn, sz, sd
- * (the snapshot's version, N, bytes, XXH3-128); rt (tokens of the turns since); op (which call made
- * this version); fen (the last fence given), lh (who holds the lease: node:call, of a turn
- * node:call:t), lu (until when, ms of Redis' clock), lk (the Idempotency-Key of its turn). Versions
- * have 20 digits, so that texts compare as numbers do: Lua's numbers end at 2^53.
+ * (the snapshot's version, N, bytes, XXH3-128), st, su (tokens seen and used at, then); rt (tokens
+ * of the turns since); op (which call made this version); fen (the last fence given), lh (who holds
+ * the lease: node:call, of a turn node:call:t), lu (until when, ms of Redis' clock), lk (the
+ * Idempotency-Key of its turn). Versions have 20 digits, so that texts compare as numbers do: Lua's
+ * numbers end at 2^53.
  *
  * A change that earlier versions of Slate would not understand, or would undo, gets the next
  * number: they refuse such a store by it, at the start and at every connection. Who makes one reads

@@ -150,8 +150,18 @@ static void put_head(struct sl_store *st, const struct sl_store_head *h, sl_stor
     arg_head(op, h->version, h);
 }
 
+/* The oldest version that stays within reach of `version`; "": none does. */
+static void arg_first(struct sl_rd_op *op, uint64_t version)
+{
+    uint64_t keep = op->r->keep_turns;
+    if (keep)
+        sl_rd_arg_version(&op->args, version > keep ? version - keep : 0);
+    else
+        sl_rd_arg_text(&op->args, "");
+}
+
 /* Version, new tokens, the payload's hash, the payload (redis_lua.h). */
-enum { TURN_FRONT = 20 + 10 + 16, ANSWER_FRONT = 20 + 16 };
+enum { TURN_FRONT = SL_RD_TURN_FRONT, ANSWER_FRONT = SL_RD_ANSWER_FRONT };
 
 static void arg_turn(struct sl_rd_op *op, const struct sl_store_turn *t)
 {
@@ -217,6 +227,7 @@ static void append_turn(struct sl_store *st, const struct sl_store_key *k,
     arg_turn(op, t);
     if (!op->code)
         arg_answer(op, t);
+    arg_first(op, t->version);
 }
 
 static void put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
@@ -245,11 +256,24 @@ static void put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
     arg_head(op, version, head);
     sl_rd_arg_text(&op->args, op->number);
     sl_rd_arg_number(&op->args, n);
+    arg_first(op, version);
     op->with_head = head != NULL; /* digest, whether with head, call: when the digest is known */
 }
 
-static void load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
-                 sl_store_loaded *cb, void *arg)
+static void points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
+                   void *arg)
+{
+    struct sl_rd_call call = {.kind = SL_RD_POINTS, .cb.pointed = cb, .arg = arg};
+    struct sl_rd_op *op = new_op(st, SL_LUA_LOAD, call, k->tenant, k->id);
+    if (!op)
+        return;
+    memcpy(op->incarnation, k->incarnation, 16);
+    sl_rd_arg_hex(&op->args, k->incarnation, 16);
+    sl_rd_arg_text(&op->args, "1");
+}
+
+static void load(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                 sl_store_decode *decode, sl_store_loaded *cb, void *arg)
 {
     struct sl_rd_call call = {.kind = SL_RD_LOAD, .cb.loaded = cb, .arg = arg};
     struct sl_rd_op *op = new_op(st, SL_LUA_LOAD, call, k->tenant, k->id);
@@ -257,7 +281,9 @@ static void load(struct sl_store *st, const struct sl_store_key *k, sl_store_dec
         return;
     memcpy(op->incarnation, k->incarnation, 16);
     op->decode = decode;
+    op->version = version;
     sl_rd_arg_hex(&op->args, k->incarnation, 16);
+    sl_rd_arg_text(&op->args, version == SL_STORE_LAST ? "0" : "1");
 }
 
 static void remove_session(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
@@ -384,6 +410,9 @@ void sl_rd_tell_error(const struct sl_rd_call *call, const struct sl_error *err)
     case SL_RD_LOAD:
         call->cb.loaded(call->arg, NULL, err);
         break;
+    case SL_RD_POINTS:
+        call->cb.pointed(call->arg, NULL, 0, err);
+        break;
     case SL_RD_LIST:
         call->cb.listed(call->arg, NULL, 0, false, err);
         break;
@@ -414,6 +443,9 @@ void sl_rd_tell(struct sl_rd_op *op)
     case SL_RD_LOAD:
         call->cb.loaded(call->arg, &op->record, NULL);
         break;
+    case SL_RD_POINTS:
+        call->cb.pointed(call->arg, op->points, op->n_points, NULL);
+        break;
     case SL_RD_LIST:
         call->cb.listed(call->arg, op->view, op->n_view, op->more, NULL);
         break;
@@ -434,6 +466,7 @@ void sl_rd_free_op(struct sl_rd_op *op)
     sl_rd_free_load(op);
     sl_free(op->view);
     sl_free(op->asked);
+    sl_free(op->points);
     sl_free(op->data);
     sl_free(op->args.mem);
     sl_free(op);
@@ -466,6 +499,7 @@ const struct sl_store_kind sl_store_redis = {.scheme = "redis:",
                                              .append_turn = append_turn,
                                              .put_snapshot = put_snapshot,
                                              .load = load,
+                                             .points = points,
                                              .remove = remove_session,
                                              .stats = stats,
                                              .look = look,

@@ -309,6 +309,7 @@ static void take_ok(struct sl_rd_op *op, redisReply *r)
         take_list(op, r);
         break;
     case SL_RD_LOAD:
+    case SL_RD_POINTS:
         sl_rd_take_load(op, r);
         break;
     case SL_RD_SNAP:

@@ -59,8 +59,9 @@ static void guess(struct guess *g, const unsigned char *p, size_t n)
     id_n = p[6];
     const char *names = (const char *)p + SL_RECORD_HEADER;
     if (tenant_n > SL_TENANT_MAX || id_n > SL_SESSION_ID_MAX || p[4] < SL_RECORD_HEAD ||
-        p[4] >= SL_RECORD_MARK || n < SL_RECORD_HEADER + tenant_n + id_n ||
-        !sl_tenant_valid(names, tenant_n) || !sl_session_id_valid(names + tenant_n, id_n))
+        p[4] >= SL_RECORD_KINDS || p[4] == SL_RECORD_MARK ||
+        n < SL_RECORD_HEADER + tenant_n + id_n || !sl_tenant_valid(names, tenant_n) ||
+        !sl_session_id_valid(names + tenant_n, id_n))
         return;
     g->named = true;
     g->kind = (enum sl_record_kind)p[4];
@@ -71,10 +72,14 @@ static void guess(struct guess *g, const unsigned char *p, size_t n)
 
 static const char *kind_text(enum sl_record_kind k)
 {
-    static const char *const text[SL_RECORD_KINDS] = {
-        [SL_RECORD_HEAD] = "the head",       [SL_RECORD_TURN] = "a turn",
-        [SL_RECORD_SNAP] = "the snapshot",   [SL_RECORD_ANSWER] = "a kept answer",
-        [SL_RECORD_DELETE] = "the deletion", [SL_RECORD_BROKEN] = "a note of damage"};
+    static const char *const text[SL_RECORD_KINDS] = {[SL_RECORD_HEAD] = "the head",
+                                                      [SL_RECORD_TURN] = "a turn",
+                                                      [SL_RECORD_SNAP] = "the snapshot",
+                                                      [SL_RECORD_ANSWER] = "a kept answer",
+                                                      [SL_RECORD_DELETE] = "the deletion",
+                                                      [SL_RECORD_BROKEN] = "a note of damage",
+                                                      [SL_RECORD_KEPT] = "an earlier snapshot",
+                                                      [SL_RECORD_KEPT_TURN] = "an earlier turn"};
     return text[k] ? text[k] : "something";
 }
 
@@ -141,20 +146,26 @@ static uint64_t last_place(const struct sl_ix_session *s)
     uint64_t last = s->head.at > s->snapat.at ? s->head.at : s->snapat.at;
     for (const struct sl_ix_entry *e = s->entries; e; e = e->next)
         last = e->place.at > last ? e->place.at : last;
+    for (const struct sl_ix_snap *x = s->kept; x; x = x->next)
+        last = x->place.at > last ? x->place.at : last;
     return last;
 }
 
-static void check_snapshot(struct repair *k, const struct sl_ix_session *s)
+static void check_snapshot(struct repair *k, const struct sl_ix_session *s,
+                           const struct sl_snapfile *file)
 {
     struct sl_file_of of = {.tenant = s->tenant->name, .id = s->id, .hash = s->hash};
     struct sl_error err;
-    if (!s->snap.number)
+    if (!file->number)
         return;
     memcpy(of.incarnation, s->incarnation, sizeof of.incarnation);
-    if (!sl_file_read(&k->d->files, &of, &s->snap, &k->snapshot, &err))
+    if (file != &s->snap && sl_file_is_missing(&k->d->files, &of, file))
+        return; /* it was not kept any more: a server knows how many versions are */
+    if (!sl_file_read(&k->d->files, &of, file, &k->snapshot, &err))
         return;
     k->report->n_bad_snapshots++;
-    tell(k, "session '%s' (tenant %s): its snapshot: %s", s->id, s->tenant->name, err.message);
+    tell(k, "session '%s' (tenant %s): %s: %s", s->id, s->tenant->name,
+         file == &s->snap ? "its snapshot" : "an earlier snapshot, kept to rewind to", err.message);
 }
 
 static bool check_session(void *arg, struct sl_ix_session *s)
@@ -176,7 +187,9 @@ static bool check_session(void *arg, struct sl_ix_session *s)
              "this is its last turn, or that it was not deleted",
              s->id, s->tenant->name, s->version);
     }
-    check_snapshot(k, s);
+    check_snapshot(k, s, &s->snap);
+    for (const struct sl_ix_snap *x = s->kept; x; x = x->next)
+        check_snapshot(k, s, &x->file);
     return true;
 }
 

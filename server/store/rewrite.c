@@ -1,13 +1,13 @@
 /* rewrite.c: the log again, without what is needed no longer.
  *
- * Per session: HEAD as of its snapshot, the answers kept of turns before, the turns since; and HEAD
- * once more where it changed after the last of them. Everything is read from the old log and
- * verified; what cannot be verified makes the session BROKEN in the new one too. Behind the
- * sessions come the records that were appended to the old log after their session had been copied
- * (the tail), one by one: read from the start, the new log makes of each session what the old one
- * made of it, since what comes before a tail's record is the session as that record found it. A
- * session that is newer than the rewrite is all tail. At the end stands a MARK as a batch of its
- * own, so that damage to what is before it is never taken for a torn end.
+ * Per session: HEAD as of its snapshot; what is kept from before it: earlier snapshots, turns,
+ * answers; the turns since; and HEAD once more where it changed after the last of them. Everything
+ * is read from the old log and verified; what cannot be verified makes the session BROKEN in the
+ * new one too. Behind the sessions come the records that were appended to the old log after their
+ * session had been copied (the tail), one by one: read from the start, the new log makes of each
+ * session what the old one made of it, since what comes before a tail's record is the session as
+ * that record found it. A session that is newer than the rewrite is all tail. At the end stands a
+ * MARK as a batch of its own, so that damage to what is before it is never taken for a torn end.
  *
  * The new file is whole and synced before it takes the old one's name, and nothing is written to it
  * before the name is synced: a crash at any point leaves one log or the other, and both say the
@@ -100,7 +100,8 @@ static enum sl_code fetch(struct work *k, const struct sl_place *place, enum sl_
 {
     enum sl_code c = sl_log_fetch(&k->w->lp, k->w->old, &k->owner, place, &k->w->in, ret,
                                   ret_payload, &k->w->err);
-    if (!c && ret->kind != kind && !(kind == SL_RECORD_TURN && ret->kind == SL_RECORD_ANSWER))
+    bool like_turn = ret->kind == SL_RECORD_ANSWER || ret->kind == SL_RECORD_KEPT_TURN;
+    if (!c && ret->kind != kind && !(kind == SL_RECORD_TURN && like_turn))
         c = sl_fail(&k->w->err, SL_E_STORE_CORRUPT, "%s/%s: offset %llu holds another record",
                     k->w->lp.root, SL_LOG_NAME, (unsigned long long)place->at);
     return c;
@@ -115,7 +116,10 @@ static enum sl_code emit_head(struct work *k, uint64_t version)
     enum sl_code c = fetch(k, &k->s->head, SL_RECORD_HEAD, &old, &payload);
     if (c)
         return c;
-    sl_index_head(k->s, &h);
+    if (version == k->s->snap.version)
+        sl_index_snap_head(k->s, &h);
+    else
+        sl_index_head(k->s, &h);
     if (old.payload_n != sl_head_payload_size(h.metadata_n))
         return sl_fail(&k->w->err, SL_E_STORE_CORRUPT, "%s/%s: offset %llu holds another head",
                        k->w->lp.root, SL_LOG_NAME, (unsigned long long)k->s->head.at);
@@ -131,7 +135,7 @@ static enum sl_code emit_answer(struct work *k, struct sl_ix_entry *e, const str
     size_t offset = 0;
     struct sl_turn_payload t;
     struct sl_answer_payload a;
-    if (old->kind == SL_RECORD_TURN && sl_turn_payload_read(&t, payload, old->payload_n))
+    if (old->kind != SL_RECORD_ANSWER && sl_turn_payload_read(&t, payload, old->payload_n))
         offset = t.answer_offset;
     size_t n = old->payload_n - offset;
     if (!sl_answer_payload_read(&a, payload + offset, n))
@@ -146,26 +150,40 @@ static enum sl_code emit_entry(struct work *k, struct sl_ix_entry *e, int64_t *r
     struct sl_record old;
     unsigned char *payload;
     struct sl_turn_payload t;
-    if (!e->turn && sl_answer_expired(e->answered_at, k->w->now))
+    bool whole = e->turn || e->kept;
+    if (!whole && sl_answer_expired(e->answered_at, k->w->now))
         return SL_OK;
     enum sl_code c = fetch(k, &e->place, SL_RECORD_TURN, &old, &payload);
     if (c)
         return c;
-    if (!e->turn)
+    if (!whole)
         return emit_answer(k, e, &old, payload);
     if (old.version != e->version || !sl_turn_payload_read(&t, payload, old.payload_n))
         return sl_fail(&k->w->err, SL_E_STORE_CORRUPT, "%s/%s: offset %llu holds another turn",
                        k->w->lp.root, SL_LOG_NAME, (unsigned long long)e->place.at);
-    *ret_used_at = t.used_at;
-    struct sl_record r = record_of(k, SL_RECORD_TURN, e->version, old.payload_n);
+    if (e->turn)
+        *ret_used_at = t.used_at;
+    struct sl_record r =
+        record_of(k, e->turn ? SL_RECORD_TURN : SL_RECORD_KEPT_TURN, e->version, old.payload_n);
     return emit(k, &r, payload, &e->place);
+}
+
+static enum sl_code emit_kept(struct work *k, struct sl_ix_snap *x)
+{
+    unsigned char payload[SL_KEPT_BYTES];
+    const struct sl_kept_payload p = {x->file, x->tokens_seen, x->used_at};
+    struct sl_record r = record_of(k, SL_RECORD_KEPT, x->file.version, sizeof payload);
+    sl_kept_payload_write(payload, &p);
+    return emit(k, &r, payload, &x->place);
 }
 
 static enum sl_code emit_whole(struct work *k)
 {
     struct sl_ix_session *s = k->s;
-    int64_t used_at = s->used_at;
+    int64_t used_at = s->snap_used_at;
     enum sl_code c = emit_head(k, s->snap.version);
+    for (struct sl_ix_snap *x = s->kept; !c && x; x = x->next)
+        c = emit_kept(k, x);
     for (struct sl_ix_entry *e = s->entries; !c && e; e = e->next)
         c = emit_entry(k, e, &used_at);
     /* Touched after its last turn. */
@@ -206,6 +224,8 @@ static void forget_moves(struct sl_ix_session *s)
     s->head.moved_to = s->snapat.moved_to = s->damaged.moved_to = 0;
     for (struct sl_ix_entry *e = s->entries; e; e = e->next)
         e->place.moved_to = 0;
+    for (struct sl_ix_snap *x = s->kept; x; x = x->next)
+        x->place.moved_to = 0;
 }
 
 static enum sl_code emit_session(struct sl_rewrite *w, struct sl_ix_session *s)

@@ -33,8 +33,7 @@ static void refuse_all(struct sl_dir *d, const struct sl_error *why)
             sl_fail(&op->err, why->code, "the store refuses writes: %.200s; rewriting its log: %s",
                     d->broken_by.message, why->message);
         d->stats.failures++;
-        if (op->written)
-            op->trash = op->snap;
+        sl_dir_trash_written(op);
         sl_queue_push(&d->finished, op);
     }
 }

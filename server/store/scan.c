@@ -157,13 +157,18 @@ static enum sl_code take(struct scan *s, const struct sl_record *r, uint64_t at,
     if (damaged && r->kind != SL_RECORD_DELETE)
         return SL_OK; /* something is missing before it */
     struct sl_ix_entry *entry = NULL;
-    if (r->kind == SL_RECORD_TURN || r->kind == SL_RECORD_ANSWER) {
+    struct sl_ix_snap *snap = NULL, *old;
+    if (sl_index_wants_entry(r->kind))
         entry = sl_calloc(1, sizeof *entry);
-        if (!entry)
-            return sl_fail(s->err, SL_E_NO_MEMORY, "no memory for a list of turns");
+    if (sl_index_wants_snap(r->kind))
+        snap = sl_calloc(1, sizeof *snap);
+    if ((sl_index_wants_entry(r->kind) && !entry) || (sl_index_wants_snap(r->kind) && !snap)) {
+        sl_free(entry);
+        sl_free(snap);
+        return sl_fail(s->err, SL_E_NO_MEMORY, "no memory for a list of turns");
     }
-    struct sl_snapfile old; /* what no record names is found later, by its name */
-    bool ok = sl_index_apply(s->ix, ses, r, fixed, at, entry, &old);
+    bool ok = sl_index_apply(s->ix, ses, r, fixed, at, entry, snap, &old);
+    sl_index_free_snaps(old); /* files that no record names are found later, by their names */
     if (!ok && r->kind != SL_RECORD_DELETE) {
         s->ret->n_damaged++;
         sl_index_damage(s->ix, ses, r, at);

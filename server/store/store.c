@@ -1,5 +1,7 @@
 /* store.c: the calls of store.h, passed to the kind of store that the spec names. */
 #include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "server/store/kind.h"
@@ -59,7 +61,41 @@ void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, ui
 void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
                    sl_store_loaded *cb, void *arg)
 {
-    st->kind->load(st, k, decode, cb, arg);
+    st->kind->load(st, k, SL_STORE_LAST, decode, cb, arg);
+}
+
+void sl_store_load_at(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                      sl_store_decode *decode, sl_store_loaded *cb, void *arg)
+{
+    st->kind->load(st, k, version, decode, cb, arg);
+}
+
+void sl_store_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
+                     void *arg)
+{
+    st->kind->points(st, k, cb, arg);
+}
+
+/* Versions as ranges: "3 to 7, 9". */
+enum sl_code sl_store_no_point(struct sl_error *err, const char *id, uint64_t version,
+                               const struct sl_store_point *v, size_t n)
+{
+    char text[224] = "";
+    size_t used = 0;
+    for (size_t i = 0, end; i < n && used < sizeof text - 64; i = end) {
+        for (end = i + 1; end < n && v[end].version == v[end - 1].version + 1;)
+            end++;
+        int k =
+            snprintf(text + used, sizeof text - used, "%s%" PRIu64, used ? ", " : "", v[i].version);
+        used += k > 0 ? (size_t)k : 0;
+        if (end - i > 1)
+            k = snprintf(text + used, sizeof text - used, " to %" PRIu64, v[end - 1].version);
+        used += end - i > 1 && k > 0 ? (size_t)k : 0;
+    }
+    return sl_fail_param(err, SL_E_CHECKPOINT_NOT_FOUND, "version",
+                         "session '%s' is not kept at version %" PRIu64
+                         "; kept are (--keep-turns): %s",
+                         id, version, n ? text : "none");
 }
 
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,

@@ -70,6 +70,8 @@ struct sl_store_turn {
 
 struct sl_store_record { /* what load gives; valid during the call */
     const struct sl_store_head *head;
+    uint64_t snapshot_version; /* of the snapshot below; 0: there is none */
+    uint64_t version; /* that snapshot and turns lead to: the head's, or what was asked for */
     const unsigned char *snapshot; /* NULL: the initial state */
     size_t n_snapshot;
     /* For a decoder, which sees the bytes before they are verified: those it asks this for are
@@ -109,6 +111,7 @@ struct sl_store_options {
     uint64_t timeout_ms; /* redis: for one call; 0: default */
     uint64_t lease_ms;   /* redis; 0: default */
     const struct sl_redis_io *redis_io; /* NULL: the real one (redis.h) */
+    uint64_t keep_turns;        /* versions of a session before its last that stay within reach */
     uint64_t log_rewrite_bytes; /* the log is rewritten when its dead part is larger; 0: default */
     size_t log_slice_bytes;     /* so much at once, between commits; 0: default */
 };
@@ -142,6 +145,32 @@ void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, ui
 /* decode NULL: none. Both get arg. */
 void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
                    sl_store_loaded *cb, void *arg);
+
+/* --- earlier versions ----------------------------------------------------------------------------
+ *
+ * With keep_turns the last so many versions of a session stay within reach, besides the one it is
+ * at: an earlier snapshot, and the turns since. What leads to them is kept as it was written, so
+ * nothing has to be written for it but what a session writes anyway. */
+
+#define SL_STORE_LAST UINT64_MAX
+
+/* The session as it was at `version`; the record's answers are those of now. Errors also:
+ * CHECKPOINT_NOT_FOUND (names the versions that are kept). */
+void sl_store_load_at(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
+                      sl_store_decode *decode, sl_store_loaded *cb, void *arg);
+
+struct sl_store_point {
+    uint64_t version, tokens_seen;
+    int64_t at; /* Unix time, s: when it came to be */
+};
+/* Oldest first; the last one is what the session is at now. v NULL: an error. */
+typedef void sl_store_pointed(void *arg, const struct sl_store_point *v, size_t n,
+                              const struct sl_error *err);
+void sl_store_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
+                     void *arg);
+/* Says that `version` is not among them, and which are. */
+enum sl_code sl_store_no_point(struct sl_error *err, const char *id, uint64_t version,
+                               const struct sl_store_point *v, size_t n);
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                      void *arg);
 

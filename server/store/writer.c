@@ -33,6 +33,7 @@ void sl_dir_make_record(struct sl_op *op)
                                                 [SL_OP_TURN] = SL_RECORD_TURN,
                                                 [SL_OP_SNAP] = SL_RECORD_SNAP,
                                                 [SL_OP_REMOVE] = SL_RECORD_DELETE};
+    assert(op->kind <= SL_OP_REMOVE);
     op->record = (struct sl_record){.kind = op->with_head ? SL_RECORD_HEAD : kinds[op->kind],
                                     .tenant = op->tenant->name,
                                     .tenant_n = op->tenant->name_n,
@@ -130,11 +131,21 @@ void sl_dir_set_broken(struct sl_dir *d, const struct sl_error *why)
 static void take_in(struct sl_dir *d, struct sl_op *op)
 {
     sl_rewriting_note(d, op->s, &op->record, op->at);
-    bool ok =
-        sl_index_apply(&d->ix, op->s, &op->record, op->payload, op->at, op->entry, &op->trash);
+    bool ok = sl_index_apply(&d->ix, op->s, &op->record, op->payload, op->at, op->entry, op->place,
+                             &op->trash);
     assert(ok); /* it was checked against the same state */
     op->entry = NULL;
+    op->place = NULL;
     d->stats.commits++;
+}
+
+void sl_dir_trash_written(struct sl_op *op)
+{
+    if (!op->written)
+        return;
+    *op->place = (struct sl_ix_snap){.file = op->snap};
+    op->trash = op->place;
+    op->place = NULL;
 }
 
 static void take_batch(struct sl_dir *d)
@@ -155,8 +166,7 @@ static void take_batch(struct sl_dir *d)
             op->code = b->code;
             op->err = b->err;
             d->stats.failures++;
-            if (op->written)
-                op->trash = op->snap;
+            sl_dir_trash_written(op);
         }
         sl_queue_push(&d->finished, op);
     }

@@ -159,7 +159,7 @@ static void bench_forks(size_t rounds)
     struct sl_slab *slab;
     struct sl_error err;
     size_t n_places = N + FORKS;
-    must(sl_slab_open(&slab, sl_sessions_slots(n_places) + FORKS, b.state_bytes, &err), &err);
+    must(sl_slab_open(&slab, sl_sessions_slots(n_places, true, 0) + FORKS, b.state_bytes, &err), &err);
     struct sl_sessions *ss = open_sessions(slab, n_places, NULL);
     for (size_t i = 0; i < N; i++)
         restore(ss, i);
@@ -250,7 +250,7 @@ static void bench_restores(const char *folder, size_t rounds)
     struct sl_error err;
     unsigned char *buffer = must_have(malloc(b.file_n)),
                   *states = must_have(malloc(PLACES * b.state_bytes));
-    must(sl_slab_open(&slab, sl_sessions_slots(PLACES), b.state_bytes, &err), &err);
+    must(sl_slab_open(&slab, sl_sessions_slots(PLACES, true, 0), b.state_bytes, &err), &err);
     snprintf(store, sizeof store, "dir:%s/store", folder);
     struct sl_sessions *ss = open_sessions(slab, PLACES, store);
     for (size_t i = 0; i < N; i++)

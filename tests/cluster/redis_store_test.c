@@ -117,6 +117,60 @@ static enum sl_code renew(struct shop *st, const struct sl_store_key *k)
     return g.code;
 }
 
+static void check_past(struct shop *st, int round)
+{
+    assert_int_equal(shop_check_past(st), 0);
+    reopen_sometimes(st, round);
+}
+
+/* The same, and each of the last versions is still there; and all that is kept goes with it. */
+static void test_random_changes_kept(void **state)
+{
+    (void)state;
+    static const uint64_t keep[] = {1, 4};
+    for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
+        struct shop *st = calloc(1, sizeof *st);
+        assert_non_null(st);
+        redis_do(&redis, "FLUSHALL");
+        shop_init_spec(st, redis.spec, &options);
+        st->keep_turns = keep[i];
+        shop_must_open(st);
+        suite_random_changes(st, check_past);
+    }
+}
+
+static long long n_keys(void)
+{
+    redisReply *r = redis_ask(&redis, "DBSIZE");
+    long long n = r->integer;
+    freeReplyObject(r);
+    return n;
+}
+
+static void test_nothing_kept_is_left(void **state)
+{
+    (void)state;
+    struct shop *st = calloc(1, sizeof *st);
+    assert_non_null(st);
+    redis_do(&redis, "FLUSHALL");
+    shop_init_spec(st, redis.spec, &options);
+    st->keep_turns = 4;
+    shop_must_open(st);
+    do_create(st, 0);
+    for (int i = 0; i < 20; i++) {
+        do_turn(st, 0, false);
+        do_snapshot(st, 0, 1000);
+        shop_run(st);
+        /* heads, lists of ids, turns, kept ones, and the snapshots */
+        assert_true(n_keys() <= 6 + 5);
+    }
+    assert_int_equal(shop_check_past(st), 0);
+    do_remove(st, 0);
+    shop_run(st);
+    assert_int_equal(n_keys(), 0);
+    free_shop(st);
+}
+
 static enum sl_code release(struct shop *st, const struct sl_store_key *k)
 {
     struct got g;
@@ -689,6 +743,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         STORE_SUITE,
         cmocka_unit_test(test_random_changes),
+        cmocka_unit_test(test_random_changes_kept),
+        cmocka_unit_test(test_nothing_kept_is_left),
         cmocka_unit_test(test_one_holder_at_a_time),
         cmocka_unit_test(test_a_lease_that_is_over),
         cmocka_unit_test(test_what_is_asked_of_a_turn),

@@ -121,13 +121,15 @@ enum sl_code shop_open(struct shop *st, struct sl_error *err)
 {
     struct sl_store_options opt = {.loop = &st->loop,
                                    .log_rewrite_bytes = st->rewrite_bytes,
-                                   .log_slice_bytes = st->slice_bytes};
+                                   .log_slice_bytes = st->slice_bytes,
+                                   .keep_turns = st->keep_turns};
     st->n_told = 0;
     assert_null(st->store);
     if (st->spec) {
         opt = st->more;
         opt.spec = st->spec;
         opt.loop = &st->loop;
+        opt.keep_turns = st->keep_turns;
         return sl_store_open(&st->store, &opt, told, st, err);
     }
     return sl_dir_open(&st->store, st->path, &opt, st->io, told, st, err);

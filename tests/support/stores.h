@@ -13,7 +13,7 @@
 #include "server/store/dir.h"
 #include "tests/support/tree.h"
 
-enum { SHOP_SESSIONS = 24, SHOP_TURNS = 64, SHOP_AHEAD = 12 };
+enum { SHOP_SESSIONS = 24, SHOP_TURNS = 64, SHOP_AHEAD = 12, SHOP_SNAPSHOTS = 128 };
 
 /* What is wrong is counted only, and not told line by line: for tests that damage on purpose. */
 extern bool stores_quiet;
@@ -23,8 +23,13 @@ struct model_turn {
     bool answer;
 };
 
+struct model_snapshot {
+    uint64_t version, seed;
+    size_t n;
+};
+
 struct model_session {
-    bool exists;
+    bool exists, was_empty; /* it began so: at version 0 */
     unsigned char incarnation[16];
     uint64_t version, tokens_seen;
     int64_t created_at, used_at, ttl_s;
@@ -34,6 +39,9 @@ struct model_session {
     size_t snapshot_n;
     struct model_turn turns[SHOP_TURNS]; /* of this life */
     size_t n_turns;
+    struct model_snapshot
+        snapshots[SHOP_SNAPSHOTS]; /* of this life, the last one of each version */
+    size_t n_snapshots;
 };
 
 /* One change that was asked for: what it sets. */
@@ -56,7 +64,8 @@ struct shop {
     const struct sl_store_io *io;
     char path[160];
     uint64_t rewrite_bytes;
-    size_t slice_bytes; /* of a rewrite; set before it is opened */
+    uint64_t keep_turns; /* set before it is opened */
+    size_t slice_bytes;  /* of a rewrite; set before it is opened */
     bool crashed;
     int64_t base; /* what times are reckoned from */
     struct model_session v[SHOP_SESSIONS];
@@ -102,6 +111,10 @@ size_t shop_check(struct shop *st);
 /* The same without waiting first for what was asked for before (of a session, a load comes after
  * it). */
 size_t shop_check_soon(struct shop *st);
+/* Loads every version of every session that may be kept: the last keep_turns before the one that it
+ * is at must be there, as far as anything was written that leads there; whatever else is there must
+ * be right, too. So must the list of them. Returns n_wrong. */
+size_t shop_check_past(struct shop *st);
 /* How many sessions the store says there are. */
 size_t shop_sessions(struct shop *st);
 /* Loads one, without comparing; SL_OK or its error. */

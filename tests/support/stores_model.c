@@ -76,6 +76,16 @@ void shop_name(size_t i, const char **ret_tenant, char ret_id[32])
     snprintf(ret_id, 32, "s%zu%s", i / 3, i % 2 ? "-x" : "");
 }
 
+static void add_snapshot(struct model_session *m, const struct model_op *op)
+{
+    const struct model_snapshot s = {op->version, op->seed, op->n};
+    if (m->n_snapshots && m->snapshots[m->n_snapshots - 1].version == op->version)
+        m->n_snapshots--;
+    if (m->n_snapshots == SHOP_SNAPSHOTS)
+        abort();
+    m->snapshots[m->n_snapshots++] = s;
+}
+
 /* What a change makes of a session. */
 void shop_apply(struct model_session *m, const struct model_op *op)
 {
@@ -84,6 +94,7 @@ void shop_apply(struct model_session *m, const struct model_op *op)
     if (op->kind == SL_OP_REMOVE)
         return;
     m->exists = true;
+    m->was_empty = m->was_empty || (op->create && op->kind == SL_OP_HEAD);
     memcpy(m->incarnation, op->incarnation, 16);
     if (op->kind != SL_OP_SNAP || op->with_head)
         m->version = op->version;
@@ -110,6 +121,7 @@ void shop_apply(struct model_session *m, const struct model_op *op)
         m->snapshot_version = op->version;
         m->snapshot_seed = op->seed;
         m->snapshot_n = op->n;
+        add_snapshot(m, op);
     }
 }
 
@@ -164,7 +176,7 @@ static bool same_answer(const struct sl_store_answer *a, const struct sl_store_a
            same_text(a->body, want->body);
 }
 
-static bool same_turn(const struct sl_store_turn *t, const struct sl_store_turn *want)
+bool shop_same_turn(const struct sl_store_turn *t, const struct sl_store_turn *want)
 {
     return t->version == want->version && t->tokens_seen == want->tokens_seen &&
            t->used_at == want->used_at && t->n_drop == want->n_drop &&
@@ -191,7 +203,7 @@ static const char *compare_turns(const struct shop *st, const struct model_sessi
         shop_turn(&c, &m->turns[i], st->base);
         bool kept = is_kept(m, i);
         if (m->turns[i].version > m->snapshot_version) {
-            if (n_turns >= r->n_turns || !same_turn(&r->turns[n_turns], &c.turn))
+            if (n_turns >= r->n_turns || !shop_same_turn(&r->turns[n_turns], &c.turn))
                 return "another turn";
             const struct sl_store_answer *a = r->turns[n_turns++].answer;
             if (kept != (a != NULL) || (a && !same_answer(a, &c.answer)))

@@ -29,6 +29,7 @@ void shop_name(size_t i, const char **ret_tenant, char ret_id[32]);
 /* What a change makes of a session. */
 void shop_apply(struct model_session *m, const struct model_op *op);
 
+bool shop_same_turn(const struct sl_store_turn *t, const struct sl_store_turn *want);
 /* NULL: as the model has it; else what differs. */
 const char *shop_compare_head(const struct model_session *m, const struct sl_store_head *h);
 const char *shop_compare(const struct shop *st, const struct model_session *m,

@@ -54,6 +54,88 @@ static void test_random_changes(void **state)
     assert_true(rewrites > 0);
 }
 
+/* --- earlier versions --------------------------------------------------------------------------
+ */
+
+static void check_past(struct shop *st, int round)
+{
+    assert_int_equal(shop_check_past(st), 0);
+    check_size(st, round);
+    assert_int_equal(shop_check_past(st), 0);
+}
+
+/* The same, and each of the last versions is still there. */
+static void test_random_changes_kept(void **state)
+{
+    (void)state;
+    static const uint64_t keep[] = {1, 4, 1000};
+    for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
+        struct shop *st = calloc(1, sizeof *st);
+        assert_non_null(st);
+        shop_init(st, &sl_store_io_system, 8000);
+        st->keep_turns = keep[i];
+        shop_must_open(st);
+        uint64_t before = rewrites;
+        suite_random_changes(st, check_past);
+        assert_true(rewrites > before);
+    }
+}
+
+/* What is kept has a limit, whatever a session does. */
+static void test_kept_is_bounded(void **state)
+{
+    (void)state;
+    struct shop *st = calloc(1, sizeof *st);
+    assert_non_null(st);
+    shop_init(st, &sl_store_io_system, 0);
+    st->keep_turns = 4;
+    shop_must_open(st);
+    do_create(st, 0);
+    for (int i = 0; i < 40; i++) {
+        do_turn(st, 0, false);
+        do_snapshot(st, 0, 1000); /* as a pause after every turn does */
+        shop_run(st);
+        assert_true(stats_of(st).snapshot_bytes <= 5 * 1000);
+    }
+    assert_int_equal(shop_check_past(st), 0);
+    do_remove(st, 0);
+    shop_run(st);
+    assert_int_equal(stats_of(st).snapshot_bytes, 0);
+    check_twice(st);
+    free_shop(st);
+}
+
+/* With more: what had gone does not come back. With fewer: the rest goes. */
+static void test_kept_is_changed(void **state)
+{
+    (void)state;
+    struct shop *st = calloc(1, sizeof *st);
+    assert_non_null(st);
+    shop_init(st, &sl_store_io_system, 0);
+    st->keep_turns = 3;
+    shop_must_open(st);
+    do_create(st, 0);
+    for (int i = 0; i < 12; i++) {
+        do_turn(st, 0, i % 2);
+        if (i % 2)
+            do_snapshot(st, 0, 500);
+        shop_run(st);
+    }
+    assert_int_equal(shop_check_past(st), 0);
+    static const uint64_t keep[] = {100, 2, 0, 3};
+    for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
+        shop_close(st);
+        st->keep_turns = keep[i];
+        shop_must_open(st);
+        assert_int_equal(shop_check(st), 0);
+        st->keep_turns = keep[i] < 3 ? keep[i] : 0; /* what must be there */
+        assert_int_equal(shop_check_past(st), 0);
+        if (keep[i] == 0)
+            assert_int_equal(stats_of(st).snapshot_bytes, 500);
+    }
+    free_shop(st);
+}
+
 /* --- group commit --------------------------------------------------------------------------------
  */
 
@@ -223,6 +305,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         STORE_SUITE,
         cmocka_unit_test(test_random_changes),
+        cmocka_unit_test(test_random_changes_kept),
+        cmocka_unit_test(test_kept_is_bounded),
+        cmocka_unit_test(test_kept_is_changed),
         cmocka_unit_test(test_commits_share_a_sync),
         cmocka_unit_test(test_answers_live_a_day),
         cmocka_unit_test(test_answers_survive_rewrites),
