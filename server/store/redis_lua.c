@@ -134,6 +134,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " local f=full(ARGV[11])\n"
     " if f then return f end\n"
     " set(inc,5,'sv',ARGV[5],'rt',0,'fen',0)\n"
+    " call('UNLINK',K,O)\n" /* of another life, from a server that did not know them */
     " return {'ok',ms}\n"
     "end\n"
     "if g.inc~=inc then return {'exists',ms} end\n"
@@ -198,6 +199,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " local f=full(ARGV[11])\n"
     " if f then return no(f) end\n"
     " set(inc,5,'rt',0,'fen',0,'op',ARGV[17],unpack(snap))\n"
+    " call('UNLINK',K,O)\n"
     " call('PERSIST',S)\n"
     " return {'ok',ms}\n"
     "end\n"
