@@ -3,14 +3,17 @@
  *
  * A step's 64 codes are two registers: four inputs of outputs 0 … 7 and of 8 … 15. A row's four
  * inputs are broadcast, maddubs multiplies bytes and adds pairs in 16 bits, madd with ones adds
- * those pairs in 32. maddubs takes one unsigned factor and saturates: Q8  |w| · (x with the sign of
- * w): a pair is at most 2 · 128 · 127 = 32,512 in magnitude. Q4  levels are unsigned: a pair is at
- * most 2 · 31 · 127 = 7,874, and four of them, 31,496, are added up before they are widened. What
- * the zero point adds is known of the row's group (its offset) and starts the sum.
+ * those pairs in 32. maddubs takes one unsigned factor and saturates.
  *
- * Few rows (up to 4): as many streams as panels, each prefetched (ahead_of()). Many rows: eight
- * outputs of up to 6 rows at a time, so that the sums of a group stay in registers; Q4's levels are
- * looked up once. */
+ * Q8: |w| · (x with the sign of w): a pair is at most 2 · 128 · 127 = 32,512 in magnitude, so each
+ * is widened at once. Q4: levels are unsigned, a pair is at most 2 · 31 · 127 = 7,874. Those of a
+ * whole group are added up in 16 bits, modulo 2^16, starting from what the zero point adds too much
+ * (known of the row's group): what comes out is a sum of 16 products of a level less the zero and
+ * an input, at most 16 · 16 · 127 = 32,512 in magnitude, so it is that sum whatever overflowed on
+ * the way. It is widened once.
+ *
+ * Few rows (up to 4): as many streams as panels, each prefetched (ahead_of()). Many rows: up to 3
+ * at a time, so that the sums of a group stay in registers; Q4's levels are looked up once. */
 #include "engine/kernels/avx2.h"
 #include "engine/kernels/quant_tile.h"
 
@@ -18,7 +21,8 @@ enum {
     FEW_ROWS = 4,
     MAX_PANELS = 4,
     MAX_SUMS = 4, /* rows × panels of a tile, two registers each */
-    MAX_ROWS = 6
+    MAX_ROWS = 3,
+    BLOCK_PANELS = 1
 };
 
 struct pair {
@@ -30,10 +34,26 @@ static ALWAYS_INLINE __m256i load32(const void *p)
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
+/* A sum as it is so far: compilers that may add whole numbers in any order would keep all products
+ * of a group until its end, in memory. */
+static ALWAYS_INLINE __m256i so_far(__m256i sum)
+{
+    __asm__("" : "+x"(sum));
+    return sum;
+}
+
 static ALWAYS_INLINE __m256i four_inputs(const int8_t *q)
 {
     int32_t v;
     memcpy(&v, q, sizeof v);
+    return _mm256_set1_epi32(v);
+}
+
+/* What sums of levels in 16 bits start from. */
+static ALWAYS_INLINE __m256i offsets(const struct sl_group *x)
+{
+    int32_t v;
+    memcpy(&v, x->pair, sizeof v);
     return _mm256_set1_epi32(v);
 }
 
@@ -86,28 +106,9 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
                 __m256i a = _mm256_maddubs_epi16(abs_lo, _mm256_sign_epi8(q, lo));
                 __m256i b = _mm256_maddubs_epi16(abs_hi, _mm256_sign_epi8(q, hi));
                 struct pair *to = &sum[p * rows + r];
-                to->lo = _mm256_add_epi32(to->lo, _mm256_madd_epi16(a, ones));
-                to->hi = _mm256_add_epi32(to->hi, _mm256_madd_epi16(b, ones));
+                to->lo = so_far(_mm256_add_epi32(to->lo, _mm256_madd_epi16(a, ones)));
+                to->hi = so_far(_mm256_add_epi32(to->hi, _mm256_madd_epi16(b, ones)));
             }
-        }
-    }
-}
-
-/* One step: to `part`, or its beginning. */
-static ALWAYS_INLINE void step_q4(const int rows, const int panels, const bool first,
-                                  struct pair *part, const struct job *j, const uint8_t *w,
-                                  const struct sl_group *x, size_t s, __m256i table)
-{
-#pragma GCC unroll 4
-    for (int p = 0; p < panels; p++) {
-        struct pair v = levels64(table, load32(w + (size_t)p * j->panel));
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
-            __m256i a = _mm256_maddubs_epi16(v.lo, q), b = _mm256_maddubs_epi16(v.hi, q);
-            struct pair *to = &part[p * rows + r];
-            to->lo = first ? a : _mm256_add_epi16(to->lo, a);
-            to->hi = first ? b : _mm256_add_epi16(to->hi, b);
         }
     }
 }
@@ -118,26 +119,29 @@ static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair 
 {
     const __m256i ones = _mm256_set1_epi16(1), table = level_table(j->levels);
 #pragma GCC unroll 4
-    for (int i = 0; i < rows * panels; i++) {
-        __m256i offset = _mm256_set1_epi32(x[(size_t)(i % rows) * j->ldx].offset);
-        sum[i] = (struct pair){offset, offset};
+    for (int i = 0; i < rows * panels; i++)
+        sum[i].lo = sum[i].hi = offsets(&x[(size_t)(i % rows) * j->ldx]);
+#pragma GCC unroll 8
+    for (size_t s = 0; s < SL_STEPS; s++, w += SL_STEP_CODES / 2) {
+#pragma GCC unroll 4
+        for (int p = 0; p < panels; p++) {
+            const uint8_t *at = w + (size_t)p * j->panel;
+            if (s % 2 == 0) /* a line is two steps */
+                _mm_prefetch(at + ahead, _MM_HINT_T0);
+            struct pair v = levels64(table, load32(at));
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
+                struct pair *to = &sum[p * rows + r];
+                to->lo = so_far(_mm256_add_epi16(to->lo, _mm256_maddubs_epi16(v.lo, q)));
+                to->hi = so_far(_mm256_add_epi16(to->hi, _mm256_maddubs_epi16(v.hi, q)));
+            }
+        }
     }
-    for (size_t half = 0; half < SL_STEPS; half += SL_STEPS / 2) {
-        struct pair part[MAX_SUMS];
 #pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) { /* a line is two steps */
-            const uint8_t *at = w + (size_t)p * j->panel + half * (SL_STEP_CODES / 2) + ahead;
-            _mm_prefetch(at, _MM_HINT_T0);
-            _mm_prefetch(at + SL_ALIGN, _MM_HINT_T0);
-        }
-#pragma GCC unroll 4
-        for (size_t s = half; s < half + SL_STEPS / 2; s++)
-            step_q4(rows, panels, s == half, part, j, w + s * (SL_STEP_CODES / 2), x, s, table);
-#pragma GCC unroll 4
-        for (int i = 0; i < rows * panels; i++) {
-            sum[i].lo = _mm256_add_epi32(sum[i].lo, _mm256_madd_epi16(part[i].lo, ones));
-            sum[i].hi = _mm256_add_epi32(sum[i].hi, _mm256_madd_epi16(part[i].hi, ones));
-        }
+    for (int i = 0; i < rows * panels; i++) {
+        sum[i].lo = _mm256_madd_epi16(sum[i].lo, ones);
+        sum[i].hi = _mm256_madd_epi16(sum[i].hi, ones);
     }
 }
 
@@ -194,60 +198,88 @@ static ALWAYS_INLINE void few_tile(const int rows, const int panels, const enum 
 /* --- many rows ----------------------------------------------------------------------------------
  */
 
-static ALWAYS_INLINE void block_dots(const int rows, const enum sl_dtype type, __m256i *sum,
-                                     const struct job *j, const struct sl_group *x,
-                                     const uint8_t *w)
+/* The sums of one group of all rows, in 32 bits. */
+static ALWAYS_INLINE void block_q8(const int rows, struct pair *sum, const struct job *j,
+                                   const struct sl_group *x, const uint8_t *w)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i part[MAX_ROWS];
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-        sum[r] = type == SL_DTYPE_Q8 ? _mm256_setzero_si256()
-                                     : _mm256_set1_epi32(x[(size_t)r * j->ldx].offset);
 #pragma GCC unroll 8
     for (size_t s = 0; s < SL_STEPS; s++, w += SL_STEP_CODES) {
-        __m256i v = load32(w), a = type == SL_DTYPE_Q8 ? _mm256_abs_epi8(v) : v;
-#pragma GCC unroll 6
+        __m256i lo = load32(w), hi = load32(w + 32);
+        __m256i abs_lo = _mm256_abs_epi8(lo), abs_hi = _mm256_abs_epi8(hi);
+#pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
             __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
-            if (type == SL_DTYPE_Q8) {
-                __m256i m = _mm256_maddubs_epi16(a, _mm256_sign_epi8(q, v));
-                sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(m, ones));
-                continue;
-            }
-            __m256i m = _mm256_maddubs_epi16(a, q);
-            part[r] = s % 4 == 0 ? m : _mm256_add_epi16(part[r], m);
-            if (s % 4 == 3)
-                sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(part[r], ones));
+            __m256i a = _mm256_maddubs_epi16(abs_lo, _mm256_sign_epi8(q, lo));
+            __m256i b = _mm256_maddubs_epi16(abs_hi, _mm256_sign_epi8(q, hi));
+            a = _mm256_madd_epi16(a, ones);
+            b = _mm256_madd_epi16(b, ones);
+            sum[r].lo = s == 0 ? a : so_far(_mm256_add_epi32(sum[r].lo, a));
+            sum[r].hi = s == 0 ? b : so_far(_mm256_add_epi32(sum[r].hi, b));
         }
     }
 }
 
-/* Outputs 0 … 7 or 8 … 15. */
-static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const size_t half,
-                                const struct job *j)
+static ALWAYS_INLINE void block_q4(const int rows, struct pair *sum, const struct job *j,
+                                   const struct sl_group *x, const uint8_t *w)
 {
-    __m256 acc[MAX_ROWS];
-    __m256i sum[MAX_ROWS];
-    const struct sl_group *x = j->x;
-    const uint8_t *w = j->w + half * 32, *scales = j->scales + half * 16;
-    float *y = j->y + half * 8;
-#pragma GCC unroll 6
+    const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
-        acc[r] = j->first ? _mm256_setzero_ps() : _mm256_loadu_ps(y + (size_t)r * j->ldy);
+        sum[r].lo = sum[r].hi = offsets(&x[(size_t)r * j->ldx]);
+#pragma GCC unroll 8
+    for (size_t s = 0; s < SL_STEPS; s++, w += SL_STEP_CODES) {
+        __m256i lo = load32(w), hi = load32(w + 32);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
+            sum[r].lo = so_far(_mm256_add_epi16(sum[r].lo, _mm256_maddubs_epi16(lo, q)));
+            sum[r].hi = so_far(_mm256_add_epi16(sum[r].hi, _mm256_maddubs_epi16(hi, q)));
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        sum[r].lo = _mm256_madd_epi16(sum[r].lo, ones);
+        sum[r].hi = _mm256_madd_epi16(sum[r].hi, ones);
+    }
+}
+
+static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const struct job *j)
+{
+    __m256 lo[MAX_ROWS], hi[MAX_ROWS];
+    struct pair sum[MAX_ROWS];
+    const struct sl_group *x = j->x;
+    const uint8_t *w = j->w, *scales = j->scales, *ahead = j->ahead;
+    const __m256 zero = _mm256_setzero_ps();
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        float *y = j->y + (size_t)r * j->ldy;
+        lo[r] = j->first ? zero : _mm256_loadu_ps(y);
+        hi[r] = j->first ? zero : _mm256_loadu_ps(y + 8);
+    }
     for (size_t g = 0; g < j->n_groups; g++) {
-        block_dots(rows, type, sum, j, x, w);
-        __m256 d = scales8(scales);
-#pragma GCC unroll 6
-        for (int r = 0; r < rows; r++)
-            acc[r] = add_group(acc[r], sum[r], d, x[(size_t)r * j->ldx].scale);
+        if (type == SL_DTYPE_Q8)
+            block_q8(rows, sum, j, x, w);
+        else
+            block_q4(rows, sum, j, x, w);
+        __m256 d_lo = scales8(scales), d_hi = scales8(scales + 16);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            float scale = x[(size_t)r * j->ldx].scale;
+            lo[r] = add_group(lo[r], sum[r].lo, d_lo, scale);
+            hi[r] = add_group(hi[r], sum[r].hi, d_hi, scale);
+        }
+        ahead = ask_ahead(1, type, j, ahead, scales);
         x++;
         w += SL_Q8_GROUP;
         scales += SL_GROUP_SCALES;
     }
-#pragma GCC unroll 6
-    for (int r = 0; r < rows; r++)
-        _mm256_storeu_ps(y + (size_t)r * j->ldy, acc[r]);
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        float *y = j->y + (size_t)r * j->ldy;
+        _mm256_storeu_ps(y, lo[r]);
+        _mm256_storeu_ps(y + 8, hi[r]);
+    }
 }
 
 static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_dtype type,
@@ -255,12 +287,11 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
 {
     if (!ready)
         few_tile(rows, panels, type, j);
-    for (size_t half = 0; ready && half < 2; half++)
-        block(rows, type, half, j);
+    else
+        block(rows, type, j);
 }
 
-/* Blocks of rows are as equal as can be, so that seven are three and four. */
-#define READIES(X, TYPE) X(3, TYPE) X(4, TYPE) X(5, TYPE) X(6, TYPE)
+#define READIES(X, TYPE) X(2, 1, TYPE) X(3, 1, TYPE)
 
 /* Q8's codes are as good as they are. */
 static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint8_t *w,
@@ -292,12 +323,17 @@ static ALWAYS_INLINE int32_t fold_max(__m256i v)
     return _mm_cvtsi128_si32(m);
 }
 
-static ALWAYS_INLINE int32_t fold_sum(__m256i v)
+/* v: 16 inputs in each half, added up by pairs. */
+static ALWAYS_INLINE void fold_sums(struct sl_group *y, __m256i v)
 {
-    __m128i m = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0x4e));
-    m = _mm_add_epi32(m, _mm_shuffle_epi32(m, 0xb1));
-    return _mm_cvtsi128_si32(m);
+    int16_t sum[2][2];
+    v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0x4e));
+    v = _mm256_add_epi16(v, _mm256_shuffle_epi32(v, 0xb1));
+    int32_t first = _mm_cvtsi128_si32(_mm256_castsi256_si128(v));
+    int32_t last = _mm_cvtsi128_si32(_mm256_extracti128_si256(v, 1));
+    memcpy(sum[0], &first, sizeof first);
+    memcpy(sum[1], &last, sizeof last);
+    sl_group_sums(y, sum);
 }
 
 static void quantise_group(struct sl_group *y, const float *x)
@@ -312,13 +348,12 @@ static void quantise_group(struct sl_group *y, const float *x)
     __m256 inverse = _mm256_set1_ps(factor);
     for (size_t i = 0; i < 4; i++)
         n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
-    sl_group_sums(y, fold_sum(_mm256_add_epi32(n[0], n[1])),
-                  fold_sum(_mm256_add_epi32(n[2], n[3])));
     /* Packing goes by halves of registers: put 32-bit groups back in order. */
     __m256i ab = _mm256_packs_epi32(n[0], n[1]), cd = _mm256_packs_epi32(n[2], n[3]);
     __m256i all = _mm256_packs_epi16(ab, cd);
     all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256((__m256i *)(void *)y->q, all);
+    fold_sums(y, _mm256_maddubs_epi16(_mm256_set1_epi8(1), all));
 }
 
 void sl_avx2_quantise(struct sl_group *y, const float *x, size_t n)

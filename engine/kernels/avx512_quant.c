@@ -5,16 +5,18 @@
  * unsigned: Q8 codes are taken plus 128, Q4 levels as they are, and what that adds too much is
  * known of the row's group (its offset, -16 Σ q) and starts the sum.
  *
- * Few rows (up to 4): some panels at once, prefetched ahead. Many rows: codes are made unsigned
- * once, then up to 12 rows at a time. */
+ * Few rows (up to 12): as many panels at once as registers hold sums of, prefetched ahead. Many
+ * rows: up to 6 rows and 2 panels at a time, so that reading is no bound (8 loads for 12 products);
+ * Q4's levels are looked up once. */
 #include "engine/kernels/avx512.h"
 #include "engine/kernels/quant_tile.h"
 
 enum {
-    FEW_ROWS = 4,
+    FEW_ROWS = 12,
     MAX_PANELS = 4,
-    MAX_SUMS = 8, /* rows × panels of a tile */
-    MAX_ROWS = 12
+    MAX_SUMS = 12, /* rows × panels of a tile */
+    MAX_ROWS = 6,
+    BLOCK_PANELS = 2
 };
 
 static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *w,
@@ -58,12 +60,12 @@ static ALWAYS_INLINE __m512 add_group(__m512 acc, __m512i sum, __m512 d, float s
 static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_dtype type,
                                const bool ready, const struct job *j)
 {
-    __m512 acc[MAX_ROWS];
-    __m512i sum[MAX_ROWS];
+    __m512 acc[MAX_SUMS];
+    __m512i sum[MAX_SUMS];
     const struct sl_group *x = j->x;
     const size_t ldx = j->ldx, panel = j->panel;
     const size_t step = ready || type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
-    const uint8_t *w = j->w, *scales = j->scales, *levels = j->levels;
+    const uint8_t *w = j->w, *scales = j->scales, *levels = j->levels, *asked = j->ahead;
 #pragma GCC unroll 12
     for (int i = 0; i < rows * panels; i++) {
         const float *y = j->y + (size_t)(i % rows) * j->ldy + (size_t)(i / rows) * SL_PANEL;
@@ -78,8 +80,9 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         for (size_t s = 0; s < SL_STEPS; s++, w += step) {
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) {
-                const uint8_t *at = w + (size_t)p * panel;
-                __m512i v = ready ? _mm512_load_si512(at) : unsigned_codes(type, at, levels);
+                const uint8_t *at = w + (size_t)p * j->w_panel;
+                __m512i v = ready && type != SL_DTYPE_Q8 ? _mm512_load_si512(at)
+                                                         : unsigned_codes(type, at, levels);
                 if (!ready && (type == SL_DTYPE_Q8 || s % 2 == 0))
                     _mm_prefetch(at + ahead, _MM_HINT_T0);
 #pragma GCC unroll 12
@@ -88,6 +91,8 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
                         sum[p * rows + r], v, four_inputs(x[(size_t)r * ldx].q + s * SL_STEP));
             }
         }
+        if (ready)
+            asked = ask_ahead(panels, type, j, asked, scales);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *at = scales + (size_t)p * panel;
@@ -106,14 +111,15 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
                          acc[i]);
 }
 
+/* Q8's codes are as good as they are. */
 static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint8_t *w,
                                  size_t n_groups, const uint8_t *levels)
 {
-    size_t step = type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
     uint8_t *to = buffer;
-    for (size_t i = 0; i < n_groups * SL_STEPS; i++, to += SL_STEP_CODES, w += step)
-        _mm512_store_si512(to, type == SL_DTYPE_Q8 ? unsigned_codes(SL_DTYPE_Q8, w, levels)
-                                                   : unsigned_codes(SL_DTYPE_Q4, w, levels));
+    if (type == SL_DTYPE_Q8)
+        return w;
+    for (size_t i = 0; i < n_groups * SL_STEPS; i++, to += SL_STEP_CODES, w += SL_STEP_CODES / 2)
+        _mm512_store_si512(to, unsigned_codes(SL_DTYPE_Q4, w, levels));
     return buffer;
 }
 
@@ -127,17 +133,25 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     X(3, 1, TYPE)                                                                                  \
     X(3, 2, TYPE)                                                                                  \
     X(4, 1, TYPE)                                                                                  \
-    X(4, 2, TYPE)
-/* More than 12 rows come in blocks as equal as can be, which have 6 rows or more. */
+    X(4, 2, TYPE)                                                                                  \
+    X(5, 1, TYPE)                                                                                  \
+    X(5, 2, TYPE)                                                                                  \
+    X(6, 1, TYPE)                                                                                  \
+    X(6, 2, TYPE)                                                                                  \
+    X(7, 1, TYPE)                                                                                  \
+    X(8, 1, TYPE)                                                                                  \
+    X(9, 1, TYPE)                                                                                  \
+    X(10, 1, TYPE)                                                                                 \
+    X(11, 1, TYPE)                                                                                 \
+    X(12, 1, TYPE)
+/* More than 12 rows come in blocks as equal as can be: of four rows or more. */
 #define READIES(X, TYPE)                                                                           \
-    X(5, TYPE)                                                                                     \
-    X(6, TYPE)                                                                                     \
-    X(7, TYPE)                                                                                     \
-    X(8, TYPE)                                                                                     \
-    X(9, TYPE)                                                                                     \
-    X(10, TYPE)                                                                                    \
-    X(11, TYPE)                                                                                    \
-    X(12, TYPE)
+    X(4, 1, TYPE)                                                                                  \
+    X(4, 2, TYPE)                                                                                  \
+    X(5, 1, TYPE)                                                                                  \
+    X(5, 2, TYPE)                                                                                  \
+    X(6, 1, TYPE)                                                                                  \
+    X(6, 2, TYPE)
 
 #define SL_MATMUL_Q sl_avx512_matmul_q
 #include "engine/kernels/quant_of.h"

@@ -48,6 +48,7 @@ struct sl_group {
     float scale;
     int32_t offset;  /* -16 · Σ q: what levels counted from 16 add too much */
     int16_t half[2]; /* likewise of the first 16 inputs, and of the last: |.| ≤ 16 · 16 · 127 */
+    int16_t pair[2]; /* likewise of the first two inputs of each four, and of the last two */
     int8_t q[SL_GROUP];
 };
 

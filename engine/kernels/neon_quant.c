@@ -9,6 +9,7 @@
 enum {
     FEW_ROWS = 2,
     MAX_ROWS = FEW_ROWS,
+    BLOCK_PANELS = 1,
     MAX_PANELS = 2,
     MAX_SUMS = 2 /* rows × panels of a tile: eight registers each, and four of the sums in f32 */
 };
@@ -72,7 +73,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
     }
 }
 
-#define READIES(X, TYPE) X(1, TYPE) X(2, TYPE)
+#define READIES(X, TYPE) X(1, 1, TYPE) X(2, 1, TYPE)
 #define TILES(X, TYPE) X(1, 1, TYPE) X(1, 2, TYPE) X(2, 1, TYPE)
 
 #define SL_MATMUL_Q sl_neon_matmul_q
@@ -98,7 +99,12 @@ static void quantise_group(struct sl_group *y, const float *x)
         n[i] = vcvtnq_s32_f32(vmulq_n_f32(v[i], inverse));
         sum[i / (N / 2)] = vaddq_s32(sum[i / (N / 2)], n[i]);
     }
-    sl_group_sums(y, vaddvq_s32(sum[0]), vaddvq_s32(sum[1]));
+    int16_t sums[2][2];
+    for (int i = 0; i < 2; i++) {
+        sums[i][0] = (int16_t)(vgetq_lane_s32(sum[i], 0) + vgetq_lane_s32(sum[i], 1));
+        sums[i][1] = (int16_t)(vgetq_lane_s32(sum[i], 2) + vgetq_lane_s32(sum[i], 3));
+    }
+    sl_group_sums(y, sums);
     for (int i = 0; i < N; i += 4) {
         int16x8_t a = vcombine_s16(vmovn_s32(n[i]), vmovn_s32(n[i + 1]));
         int16x8_t b = vcombine_s16(vmovn_s32(n[i + 2]), vmovn_s32(n[i + 3]));

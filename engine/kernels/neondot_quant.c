@@ -8,6 +8,7 @@
 enum {
     FEW_ROWS = 4,
     MAX_ROWS = FEW_ROWS,
+    BLOCK_PANELS = 1,
     MAX_PANELS = 4,
     MAX_SUMS = 4 /* rows × panels of a tile, four registers each */
 };
@@ -54,7 +55,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
     }
 }
 
-#define READIES(X, TYPE) X(2, TYPE) X(3, TYPE) X(4, TYPE)
+#define READIES(X, TYPE) X(2, 1, TYPE) X(3, 1, TYPE) X(4, 1, TYPE)
 #define TILES(X, TYPE)                                                                             \
     X(1, 1, TYPE)                                                                                  \
     X(1, 2, TYPE)                                                                                  \

@@ -184,12 +184,13 @@ static void quantise_group(struct sl_group *y, const float *x)
     }
     if (!sl_group_scale(y, top, &inverse))
         return;
-    int32_t sum[2] = {0};
+    int16_t sum[2][2] = {{0}};
     for (size_t i = 0; i < SL_GROUP; i++) {
+        int16_t *to = &sum[i / (SL_GROUP / 2)][i / 2 % 2];
         y->q[i] = (int8_t)nearest(x[i] * inverse);
-        sum[i / (SL_GROUP / 2)] += y->q[i];
+        *to = (int16_t)(*to + y->q[i]);
     }
-    sl_group_sums(y, sum[0], sum[1]);
+    sl_group_sums(y, sum);
 }
 
 void sl_ref_quantise(struct sl_group *y, const float *x, size_t n)

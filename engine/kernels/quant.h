@@ -86,12 +86,14 @@ static inline bool sl_group_scale(struct sl_group *y, uint32_t top, float *ret_i
     return true;
 }
 
-/* What is known of a group whose two halves add up to these. */
-static inline void sl_group_sums(struct sl_group *y, int32_t first, int32_t last)
+/* sum[h][p]: of the inputs of half h that are the first (p 0) or last two of their four. */
+static inline void sl_group_sums(struct sl_group *y, const int16_t sum[2][2])
 {
-    y->offset = -16 * (first + last);
-    y->half[0] = (int16_t)(-16 * first);
-    y->half[1] = (int16_t)(-16 * last);
+    for (size_t i = 0; i < 2; i++) {
+        y->half[i] = (int16_t)(-16 * (sum[i][0] + sum[i][1]));
+        y->pair[i] = (int16_t)(-16 * (sum[0][i] + sum[1][i]));
+    }
+    y->offset = y->half[0] + y->half[1];
 }
 
 /* A row by what does one group; the last one is filled up with zeros. */

@@ -3,17 +3,18 @@
  *
  *   SL_MATMUL_Q           the function's name
  *   tile(rows, panels, type, ready, job)
- *                         one tile; the first four are constants wherever it is called. ready: of
- *                         one panel, and its codes are what make_ready() returned
+ *                         one tile; the first four are constants wherever it is called. ready: its
+ *                         codes are what make_ready() returned
  *   make_ready(buffer, type, w, n_groups, levels)
  *                         the codes at w as such a tile reads them, SL_STEP_CODES bytes a step:
  *                         returns where they are, in the buffer or as they were
  *   FEW_ROWS, MAX_PANELS  of a tile
  *   TILES(X, TYPE)        X(rows, panels, TYPE) for every tile that there is; of one panel for any
  *                         number of rows
- *   MAX_ROWS, READIES(X, TYPE)
- *                         X(rows, TYPE) for every ready tile that there is: what more than FEW_ROWS
- *                         rows are cut into, blocks of MAX_ROWS at most and as equal as can be
+ *   MAX_ROWS, BLOCK_PANELS, READIES(X, TYPE)
+ *                         X(rows, panels, TYPE) for every ready tile that there is: what more than
+ *                         FEW_ROWS rows are cut into, blocks of MAX_ROWS at most and as equal as
+ *                         can be; each of one panel and of BLOCK_PANELS (1 or 2)
  *
  * Few rows: bound by reading the codes; all of k for some rows × panels at once, as many streams as
  * panels. Many rows: bound by arithmetic; blocks of K_GROUPS groups stay in the first cache for all
@@ -29,10 +30,10 @@ typedef void tile_fn(const struct job *j);
     {                                                                                              \
         tile(R, P, SL_DTYPE_##TYPE, false, j);                                                     \
     }
-#define READY(R, TYPE)                                                                             \
-    static void ready_##R##_##TYPE(const struct job *j)                                            \
+#define READY(R, P, TYPE)                                                                          \
+    static void ready_##R##_##P##_##TYPE(const struct job *j)                                      \
     {                                                                                              \
-        tile(R, 1, SL_DTYPE_##TYPE, true, j);                                                      \
+        tile(R, P, SL_DTYPE_##TYPE, true, j);                                                      \
     }
 TILES(TILE, Q8)
 TILES(TILE, Q4)
@@ -40,11 +41,11 @@ READIES(READY, Q8)
 READIES(READY, Q4)
 
 #define TILE_ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE != SL_DTYPE_Q8][R][P] = tile_##R##_##P##_##TYPE,
-#define READY_ENTRY(R, TYPE) [SL_DTYPE_##TYPE != SL_DTYPE_Q8][R] = ready_##R##_##TYPE,
+#define READY_ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE != SL_DTYPE_Q8][R][P] = ready_##R##_##P##_##TYPE,
 static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, Q8)
                                                                     TILES(TILE_ENTRY, Q4)};
-static tile_fn *const readies[2][MAX_ROWS + 1] = {READIES(READY_ENTRY, Q8)
-                                                      READIES(READY_ENTRY, Q4)};
+static tile_fn *const readies[2][MAX_ROWS + 1][BLOCK_PANELS + 1] = {READIES(READY_ENTRY, Q8)
+                                                                        READIES(READY_ENTRY, Q4)};
 
 static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_panels)
 {
@@ -60,27 +61,29 @@ static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_pan
     }
 }
 
-/* One panel for all rows. */
-static void many_rows(const struct job *all, size_t rows, enum sl_dtype type)
+/* One panel, or BLOCK_PANELS, for all rows. While the first of them go through a block of codes,
+ * the codes that come next are asked for. */
+static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, size_t n_panels)
 {
-    _Alignas(SL_ALIGN) uint8_t buffer[K_GROUPS * SL_Q8_GROUP];
-    const size_t n_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    _Alignas(SL_ALIGN) uint8_t buffer[BLOCK_PANELS][K_GROUPS * SL_Q8_GROUP];
+    const size_t n_blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, bytes = sl_group_bytes(type);
     for (size_t g = 0, n; g < all->n_groups; g += n) {
+        const uint8_t *codes[BLOCK_PANELS], *packed = all->w + g * bytes;
         n = all->n_groups - g < K_GROUPS ? all->n_groups - g : K_GROUPS;
-        const uint8_t *codes =
-            make_ready(buffer, type, all->w + g * sl_group_bytes(type), n, all->levels);
-        for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
+        for (size_t p = 0; p < n_panels; p++)
+            codes[p] = make_ready(buffer[p], type, packed + p * all->panel, n, all->levels);
+        struct job j = *all;
+        j.n_groups = n;
+        j.scales += g * SL_GROUP_SCALES;
+        j.w = codes[0];
+        j.w_panel = (size_t)(codes[n_panels - 1] - codes[0]); /* of one or two */
+        j.ahead = g + n < all->n_groups ? packed + n * bytes : all->w + n_panels * all->panel;
+        j.first = g == 0;
+        for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end, j.ahead = NULL) {
             end = rows * (i + 1) / n_blocks;
-            const struct job j = {.y = all->y + r * all->ldy,
-                                  .ldy = all->ldy,
-                                  .x = all->x + r * all->ldx + g,
-                                  .ldx = all->ldx,
-                                  .n_groups = n,
-                                  .scales = all->scales + g * SL_GROUP_SCALES,
-                                  .w = codes,
-                                  .first = g == 0,
-                                  .levels = all->levels};
-            readies[type != SL_DTYPE_Q8][end - r](&j);
+            j.y = all->y + r * all->ldy;
+            j.x = all->x + r * all->ldx + g;
+            readies[type != SL_DTYPE_Q8][end - r][n_panels](&j);
         }
     }
 }
@@ -97,6 +100,7 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
                     .ldx = ldx,
                     .n_groups = n_groups,
                     .panel = sl_q_panel_bytes(type, n_groups),
+                    .w_panel = sl_q_panel_bytes(type, n_groups),
                     .first = true,
                     .levels = sl_levels_of(type)};
     if (panel_begin >= panel_end || rows == 0)
@@ -108,10 +112,11 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
             few_rows(j, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
         return;
     }
-    for (size_t p = panel_begin; p < panel_end; p++) {
-        many_rows(&j, rows, type);
-        j.y += SL_PANEL;
-        j.w += j.panel;
-        j.scales += j.panel;
+    for (size_t p = panel_begin, n; p < panel_end; p += n) {
+        n = panel_end - p < BLOCK_PANELS ? 1 : BLOCK_PANELS;
+        many_rows(&j, rows, type, n);
+        j.y += n * SL_PANEL;
+        j.w += n * j.panel;
+        j.scales += n * j.panel;
     }
 }

@@ -8,7 +8,7 @@
 #include "engine/kernels/quant.h"
 
 enum {
-    K_GROUPS = 32,     /* of a block of k: 16 KiB of codes */
+    K_GROUPS = 96,     /* of a block of k: 16 KiB of codes */
     AHEAD_BYTES = 8192 /* that a tile asks memory for, over all its panels: what the processor's own
                           prefetching does not do */
 };
@@ -20,7 +20,8 @@ struct job {
     const struct sl_group *x;
     size_t ldx, n_groups;
     const uint8_t *scales, *w; /* the first panel's */
-    size_t panel;              /* bytes from one panel to the next */
+    size_t panel, w_panel;     /* bytes from one panel to the next; from its codes to the next's */
+    const uint8_t *ahead;      /* of a ready tile: codes to ask memory for; NULL: none */
     bool first;                /* sums start here, else they go on from y */
     const uint8_t *levels;     /* of 4-bit codes */
 };
@@ -33,6 +34,25 @@ static inline size_t ahead_of(enum sl_dtype type, size_t n_groups, size_t panel,
 {
     size_t bytes = sl_group_bytes(type), far = AHEAD_BYTES / panels / bytes;
     return far * bytes + (g + far < n_groups ? 0 : panels * panel - n_groups * bytes);
+}
+
+/* A ready tile of a panel, or more, at a group: asks memory for a group of codes, where there are
+ * any to ask for (there are the same of the other panels behind them), and for scales of the next
+ * panels. Returns where the next group's lie. */
+static ALWAYS_INLINE const uint8_t *ask_ahead(const int panels, const enum sl_dtype type,
+                                              const struct job *j, const uint8_t *ahead,
+                                              const uint8_t *scales)
+{
+    if (!ahead)
+        return NULL;
+#pragma GCC unroll 2
+    for (int p = 0; p < panels; p++) {
+        __builtin_prefetch(scales + (size_t)(panels + p) * j->panel);
+#pragma GCC unroll 8
+        for (size_t i = 0; i < sl_group_bytes(type); i += SL_ALIGN)
+            __builtin_prefetch(ahead + (size_t)p * j->panel + i);
+    }
+    return ahead + sl_group_bytes(type);
 }
 
 #endif

@@ -3,7 +3,7 @@
  * The limits are measured with code that does nothing else: reading memory in one and in four
  * streams a thread, and on registers f32 fused multiply-adds and products of bytes, as the table's
  * instructions have them: with a sum in 32 bits after every product (what 8-bit weights need), and
- * after every fourth one (what 4-bit weights allow). */
+ * after every eighth one (what 4-bit weights allow). */
 #ifndef SLATE_CLI_LIMITS_H
 #define SLATE_CLI_LIMITS_H
 

@@ -154,16 +154,19 @@ static void extremes(void **state)
     struct sl_group *q = sl_calloc((size_t)ROWS * 3, sizeof *q);
     assert_non_null(q);
     for (size_t i = 0; i < (size_t)ROWS * 3; i++) {
-        int sum[2] = {0};
+        int sum[2] = {0}, pair[2] = {0};
         for (size_t k = 0; k < 32; k++) {
             bool minus = i % 3 == 1 || (i % 3 == 2 && (k / (1 + i % 5)) % 2);
             q[i].q[k] = minus ? -127 : 127;
             sum[k / 16] += q[i].q[k];
+            pair[k / 2 % 2] += q[i].q[k];
         }
         q[i].scale = 1 + (float)i;
         q[i].offset = -16 * (sum[0] + sum[1]);
         q[i].half[0] = (int16_t)(-16 * sum[0]);
         q[i].half[1] = (int16_t)(-16 * sum[1]);
+        q[i].pair[0] = (int16_t)(-16 * pair[0]);
+        q[i].pair[1] = (int16_t)(-16 * pair[1]);
     }
     for (size_t t = 0; t < QUANT_TYPES; t++) {
         size_t bytes = sl_pack_bytes(quant_types[t], OUT, IN);

@@ -214,7 +214,7 @@ static void inputs_are_within_half_a_step(void **state)
         fill_uniform(x, n, n);
         ref->quantise(y, x, n);
         for (size_t g = 0; g < sl_groups(n); g++) {
-            int sum[2] = {0};
+            int sum[2] = {0}, pair[2] = {0};
             size_t here = n - g * 32 < 32 ? n - g * 32 : 32;
             double m = largest_of(x + g * 32, here);
             assert_true(fabs((double)y[g].scale - m / 127) <= m * 1e-9);
@@ -222,9 +222,11 @@ static void inputs_are_within_half_a_step(void **state)
                 double want = k < here ? (double)x[g * 32 + k] : 0;
                 assert_true(fabs(y[g].q[k] * (double)y[g].scale - want) <= m / 127 * 0.50001);
                 sum[k / 16] += y[g].q[k];
+                pair[k / 2 % 2] += y[g].q[k];
             }
             assert_int_equal(y[g].offset, -16 * (sum[0] + sum[1]));
             assert_true(y[g].half[0] == -16 * sum[0] && y[g].half[1] == -16 * sum[1]);
+            assert_true(y[g].pair[0] == -16 * pair[0] && y[g].pair[1] == -16 * pair[1]);
         }
         sl_free(y);
         sl_free(x);
