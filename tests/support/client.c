@@ -23,6 +23,7 @@ enum { BODY_MAX = 64 << 20, FMT_MAX = 16 << 20, RECORDED_BYTES = 64 << 10 };
 struct client {
     CURLM *multi;
     char *base;
+    char *unix_path; /* NULL: TCP */
     char *header;
     bool unrecorded;
     bool small_buffers;
@@ -237,8 +238,11 @@ struct client *client_open(const char *base)
     struct client *c = sl_calloc(1, sizeof *c);
     assert_non_null(c);
     c->multi = curl_multi_init();
-    c->base = sl_strdup(base);
-    assert_true(c->multi && c->base);
+    bool is_unix = !strncmp(base, "unix:", 5);
+    c->base = sl_strdup(is_unix ? "http://localhost" : base);
+    if (is_unix)
+        c->unix_path = sl_strdup(base + 5);
+    assert_true(c->multi && c->base && (!is_unix || c->unix_path));
     return c;
 }
 
@@ -250,6 +254,7 @@ void client_close(struct client *c)
         call_abort(c->calls);
     curl_multi_cleanup(c->multi);
     sl_free(c->base);
+    sl_free(c->unix_path);
     sl_free(c->header);
     sl_free(c);
 }
@@ -340,6 +345,8 @@ struct call *call_start(struct client *c, const char *method, const char *path, 
     if (body && !(extra && strcasestr(extra, "Content-Type:")))
         add_headers(k, "Content-Type: application/json");
     curl_easy_setopt(k->easy, CURLOPT_URL, k->url);
+    if (c->unix_path)
+        curl_easy_setopt(k->easy, CURLOPT_UNIX_SOCKET_PATH, c->unix_path);
     curl_easy_setopt(k->easy, CURLOPT_PATH_AS_IS, 1L);
     curl_easy_setopt(k->easy, CURLOPT_HTTPHEADER, k->headers);
     curl_easy_setopt(k->easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);

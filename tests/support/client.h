@@ -46,7 +46,7 @@ struct reply {
     int curl_code;  /* a CURLcode, once it is over */
 };
 
-/* base: "http://127.0.0.1:PORT". */
+/* base: "http://127.0.0.1:PORT", "unix:PATH". */
 struct client *client_open(const char *base);
 void client_close(struct client *c); /* calls still running are aborted; NULL is fine */
 

@@ -10,6 +10,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -21,39 +22,66 @@ void fleet_node_start(struct fleet *f, unsigned i)
 {
     struct fleet_node *n = &f->node[i];
     const char *all[FLEET_OPTIONS_MAX + 16];
-    char listen[64], threads[32], lease[32], timeout[32];
+    char listen[108], threads[32], lease[32], timeout[32];
     size_t k = 0;
+    const char *build = getenv("SLATE_BUILD");
     snprintf(listen, sizeof listen, "127.0.0.1:%u", n->port);
+    if (!n->port)
+        snprintf(listen, sizeof listen, "unix:%s/cluster/%s", build ? build : "build/release",
+                 n->netns);
     snprintf(threads, sizeof threads, "--threads=%u", f->n_starts++ % 3 + 1);
     snprintf(lease, sizeof lease, "--lease=%dms", FLEET_LEASE_MS);
     snprintf(timeout, sizeof timeout, "--store-timeout=%dms", FLEET_TIMEOUT_MS);
-    const char *const own[] = {"--listen", listen, "--log-level=warn", "--store", f->spec, threads,
-                               lease,      timeout};
+    const char *const own[] = {
+        "--listen", listen, "--log-level=warn", "--store", n->spec[0] ? n->spec : f->spec, threads,
+        lease,      timeout};
     for (size_t o = 0; o < sizeof own / sizeof *own; o++)
         all[k++] = own[o];
     for (size_t o = 0; o < f->n_options; o++)
         all[k++] = f->options[o];
     all[k] = NULL;
     assert_null(n->server);
-    n->server = server_start_loading(all);
+    n->server = server_start_in(n->netns[0] ? n->netns : NULL, all);
     n->c = client_open(n->server->base);
     client_unrecorded(n->c);
     until_readyz(n->c, 200);
 }
 
-void fleet_start(struct fleet *f, const char *name, const char *const *options)
+static void keep_options(struct fleet *f, const char *const *options)
 {
     *f = (struct fleet){.n_starts = 0};
     for (; options[f->n_options]; f->n_options++) {
         assert_true(f->n_options < FLEET_OPTIONS_MAX);
         f->options[f->n_options] = options[f->n_options];
     }
+}
+
+void fleet_start(struct fleet *f, const char *name, const char *const *options)
+{
+    keep_options(f, options);
     redis_init(&f->redis, name, (const char *const[]){"--enable-debug-command", "yes", NULL});
     snprintf(f->spec, sizeof f->spec, "%s", f->redis.spec);
     for (unsigned i = 0; i < FLEET_NODES; i++) {
         f->node[i].port = free_port();
         fleet_node_start(f, i);
     }
+}
+
+bool fleet_start_apart(struct fleet *f, const char *name, const char *const *options)
+{
+    keep_options(f, options);
+    if (!redis_init_far(&f->redis, name))
+        return false;
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        redis_apart(&f->redis, f->node[i].netns, f->node[i].spec);
+        fleet_node_start(f, i);
+    }
+    return true;
+}
+
+void fleet_cut(struct fleet *f, unsigned i, bool cut)
+{
+    redis_cut_apart(f->node[i].netns, cut);
 }
 
 void fleet_node_signal(struct fleet *f, unsigned i, int signal)
@@ -104,18 +132,38 @@ struct client *fleet_at(const struct fleet *f, unsigned i)
 
 /* --- the mirror --------------------------------------------------------------------------------*/
 
-void twin_start(struct twin *t, const char *name, const char *const *options)
+static void start_mirror(struct twin *t, const char *const *options,
+                         const char *all[FLEET_OPTIONS_MAX + 1])
 {
-    const char *all[FLEET_OPTIONS_MAX + 1] = {"--tokenizer=bytes", "--model", seeded_bytes_model()};
-    size_t n = 3;
+    size_t n = 0;
+    all[n++] = "--tokenizer=bytes";
+    all[n++] = "--model";
+    all[n++] = seeded_bytes_model();
+    api_start(&t->mirror,
+              (const char *const[]){all[0], all[1], all[2], "--sessions-in-memory=512", NULL});
+    client_unrecorded(t->mirror.client);
     for (size_t i = 0; options[i]; i++) {
         assert_true(n < FLEET_OPTIONS_MAX);
         all[n++] = options[i];
     }
-    api_start(&t->mirror,
-              (const char *const[]){all[0], all[1], all[2], "--sessions-in-memory=512", NULL});
-    client_unrecorded(t->mirror.client);
+    all[n] = NULL;
+}
+
+void twin_start(struct twin *t, const char *name, const char *const *options)
+{
+    const char *all[FLEET_OPTIONS_MAX + 1];
+    start_mirror(t, options, all);
     fleet_start(&t->fleet, name, all);
+}
+
+bool twin_start_apart(struct twin *t, const char *name, const char *const *options)
+{
+    const char *all[FLEET_OPTIONS_MAX + 1];
+    start_mirror(t, options, all);
+    if (fleet_start_apart(&t->fleet, name, all))
+        return true;
+    api_stop(&t->mirror);
+    return false;
 }
 
 void twin_abandon(struct twin *t)

@@ -11,8 +11,9 @@
 enum { FLEET_NODES = 3, FLEET_OPTIONS_MAX = 24, FLEET_LEASE_MS = 3000, FLEET_TIMEOUT_MS = 1000 };
 
 struct fleet_node {
-    unsigned port;
-    struct server *server; /* NULL: it is down */
+    unsigned port;            /* 0: a unix socket */
+    char netns[32], spec[64]; /* "": here, the fleet's own */
+    struct server *server;    /* NULL: it is down */
     struct client *c;
 };
 
@@ -27,7 +28,11 @@ struct fleet {
 
 /* An empty Redis, and all nodes ready. options: of `slate serve`, up to a NULL; kept. */
 void fleet_start(struct fleet *f, const char *name, const char *const *options);
-void fleet_stop(struct fleet *f); /* every node that is up must end with 0 */
+/* The same with Redis and every node in a network namespace of its own: a node reaches Redis, and
+ * no other one. False: that cannot be made here (it takes root). */
+bool fleet_start_apart(struct fleet *f, const char *name, const char *const *options);
+void fleet_cut(struct fleet *f, unsigned i, bool cut); /* node i's wire; then: packets are lost */
+void fleet_stop(struct fleet *f);                      /* every node that is up must end with 0 */
 /* After a failed test too: kills what runs. */
 void fleet_abandon(struct fleet *f);
 
@@ -47,6 +52,8 @@ struct twin {
 
 /* Of the bytes model; options: more of the nodes'. */
 void twin_start(struct twin *t, const char *name, const char *const *options);
+/* False: not apart, although it was asked for. */
+bool twin_start_apart(struct twin *t, const char *name, const char *const *options);
 void twin_abandon(struct twin *t);
 void twin_create(struct twin *t, const char *id); /* in both */
 /* In both, with everything told, which must be the same. */

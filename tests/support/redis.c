@@ -35,10 +35,22 @@ static void become(const struct redis *r)
     const char *const inside[] = {"ip", "netns", "exec", r->netns};
     for (size_t i = 0; r->netns[0] && i < sizeof inside / sizeof *inside; i++)
         argv[n++] = inside[i];
-    const char *const fixed[] = {"redis-server", "--port",           port,  "--bind",
-                                 r->host,        "--protected-mode", "no",  "--dir",
-                                 r->data,        "--appendonly",     "yes", "--appendfsync",
-                                 "always",       "--save",           "",    "--maxmemory-policy",
+    const char *const fixed[] = {"redis-server",
+                                 "--port",
+                                 port,
+                                 "--bind",
+                                 r->netns[0] ? "0.0.0.0" : r->host,
+                                 "--protected-mode",
+                                 "no",
+                                 "--dir",
+                                 r->data,
+                                 "--appendonly",
+                                 "yes",
+                                 "--appendfsync",
+                                 "always",
+                                 "--save",
+                                 "",
+                                 "--maxmemory-policy",
                                  "noeviction"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         argv[n++] = fixed[i];
@@ -156,9 +168,26 @@ bool redis_init_far(struct redis *r, const char *name)
     return true;
 }
 
-void redis_cut(struct redis *r, bool cut)
+void redis_apart(struct redis *r, char ret_netns[32], char ret_spec[64])
 {
-    assert_true(system_does("ip netns exec %s ip link set far %s", r->netns, cut ? "down" : "up"));
+    unsigned a, b, i = r->n_apart++, here = 8 + 4 * i;
+    assert_int_equal(sscanf(r->host, "10.%u.%u.2", &a, &b), 2);
+    assert_true(here + 3 < 256);
+    snprintf(ret_netns, 32, "%.20s-%u", r->netns, i % 100);
+    snprintf(ret_spec, 64, "redis://10.%u.%u.%u:%u", a, b, here + 2, r->port);
+    (void)system_does("ip netns del %s", ret_netns);
+    assert_true(system_does(
+        "ip netns add %s && ip link add wire netns %s type veth peer name apart%u netns %s && "
+        "ip -n %s addr add 10.%u.%u.%u/30 dev wire && ip -n %s link set wire up && "
+        "ip -n %s link set lo up && ip -n %s addr add 10.%u.%u.%u/30 dev apart%u && "
+        "ip -n %s link set apart%u up",
+        ret_netns, ret_netns, i, r->netns, ret_netns, a, b, here + 1, ret_netns, ret_netns,
+        r->netns, a, b, here + 2, i, r->netns, i));
+}
+
+void redis_cut_apart(const char *netns, bool cut)
+{
+    assert_true(system_does("ip -n %s link set wire %s", netns, cut ? "down" : "up"));
 }
 
 void redis_signal(struct redis *r, int signal)
@@ -182,8 +211,10 @@ void redis_done(struct redis *r)
         redis_signal(r, SIGCONT);
         redis_end(r, SIGKILL);
     }
+    for (unsigned i = 0; i < r->n_apart; i++)
+        (void)system_does("ip netns del %s-%u", r->netns, i);
     if (r->netns[0])
-        (void)system_does("ip netns del %s", r->netns); /* and the wire */
+        (void)system_does("ip netns del %s", r->netns); /* and the wires */
     remove_tree(r->folder);
     remove_tree(r->data);
 }

@@ -15,7 +15,8 @@ struct redis {
     char data[64];    /* in memory, where there is such a folder: no disk is waited for */
     char spec[64];    /* "redis://127.0.0.1:PORT" */
     char host[20];
-    char netns[32]; /* "": here */
+    char netns[32];   /* "": here */
+    unsigned n_apart; /* namespaces of redis_apart() */
     const char *options[REDIS_OPTIONS_MAX + 1];
 };
 
@@ -26,8 +27,11 @@ void redis_init(struct redis *r, const char *name, const char *const *options);
 /* The same behind a wire of its own: in a network namespace, at the other end of a pair of devices.
  * False: that cannot be made here (it takes root). */
 bool redis_init_far(struct redis *r, const char *name);
-/* Cuts the wire, and mends it: packets are lost without a word. */
-void redis_cut(struct redis *r, bool cut);
+/* Of a far one: one more namespace, with a wire of its own to Redis and to nothing else. Its name
+ * and the address of Redis there; it goes with redis_done(). */
+void redis_apart(struct redis *r, char ret_netns[32], char ret_spec[64]);
+/* Cuts that wire, and mends it: packets are lost without a word. */
+void redis_cut_apart(const char *netns, bool cut);
 void redis_done(struct redis *r); /* ended if it runs; its folder is removed */
 /* Again, on its port, with its data. */
 void redis_start(struct redis *r);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -67,7 +68,17 @@ void server_file_limit(unsigned n)
     file_limit = n;
 }
 
-static pid_t spawn(const char *const *args, int *ret_out, int *ret_err)
+/* `ip netns` keeps a file for each. */
+static void enter_netns(const char *name)
+{
+    char path[80];
+    snprintf(path, sizeof path, "/run/netns/%s", name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
+        _exit(126);
+}
+
+static pid_t spawn(const char *const *args, const char *netns, int *ret_out, int *ret_err)
 {
     static char program[512];
     const char *argv[ARGS_MAX + 2] = {program};
@@ -89,6 +100,8 @@ static pid_t spawn(const char *const *args, int *ret_out, int *ret_err)
             (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){file_limit, file_limit});
         dup2(out[1], STDOUT_FILENO);
         dup2(err[1], STDERR_FILENO);
+        if (netns)
+            enter_netns(netns);
         execv(program, (char *const *)(uintptr_t)argv);
         _exit(127);
     }
@@ -127,12 +140,14 @@ static void read_address(struct server *s)
     *strchr(text, '\n') = '\0';
     if (sscanf(text, "listening on http://127.0.0.1:%u", &s->port) == 1)
         snprintf(s->base, sizeof s->base, "http://127.0.0.1:%u", s->port);
-    else if (sscanf(text, "listening on unix:%107s", s->unix_path) != 1)
+    else if (sscanf(text, "listening on unix:%107s", s->unix_path) == 1)
+        snprintf(s->base, sizeof s->base, "unix:%s", s->unix_path);
+    else
         give_up(s, "printed another line than that it listens");
     free(text);
 }
 
-struct server *server_start_loading(const char *const *args)
+struct server *server_start_in(const char *netns, const char *const *args)
 {
     const char *all[ARGS_MAX + 1] = {"serve", "--listen", "127.0.0.1:0", "--store", "memory"};
     size_t n = 5;
@@ -143,9 +158,14 @@ struct server *server_start_loading(const char *const *args)
     struct server *s = calloc(1, sizeof *s);
     assert_non_null(s);
     s->log = calloc(1, 1);
-    s->pid = spawn(all, &s->out, &s->err);
+    s->pid = spawn(all, netns, &s->out, &s->err);
     read_address(s);
     return s;
+}
+
+struct server *server_start_loading(const char *const *args)
+{
+    return server_start_in(NULL, args);
 }
 
 static unsigned occurrences(const char *log, const char *text)
@@ -210,7 +230,7 @@ int program_run(const char *const *args, char **ret_out, char **ret_err)
     size_t n[2] = {0, 0};
     bool open[2] = {true, true};
     int64_t deadline = now_ms() + SERVER_DEADLINE_MS;
-    pid_t pid = spawn(args, &fd[0], &fd[1]);
+    pid_t pid = spawn(args, NULL, &fd[0], &fd[1]);
     while (open[0] || open[1]) {
         struct pollfd p[2] = {{.fd = open[0] ? fd[0] : -1, .events = POLLIN},
                               {.fd = open[1] ? fd[1] : -1, .events = POLLIN}};

@@ -16,7 +16,7 @@ enum { SERVER_DEADLINE_MS = 60000 };
 struct server {
     pid_t pid;
     int out, err;   /* the child's stdout and stderr */
-    char base[160]; /* "http://127.0.0.1:PORT" */
+    char base[160]; /* "http://127.0.0.1:PORT", "unix:PATH" */
     unsigned port;  /* 0: a unix socket */
     char unix_path[108];
     char *log; /* all of stderr that was read so far; never NULL */
@@ -29,6 +29,9 @@ struct server {
 struct server *server_start(const char *const *args);
 /* The same, but returns as soon as it listens: the model may still be loading. */
 struct server *server_start_loading(const char *const *args);
+/* The same in a network namespace of `ip netns`, which takes root; NULL: here. What listens on a
+ * unix socket there is reached from here. */
+struct server *server_start_in(const char *netns, const char *const *args);
 
 /* Servers that are started from now on get so many descriptors and no more; 0: as many as they ask
  * for. */
