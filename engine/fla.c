@@ -131,14 +131,6 @@ void sl_fla_l2_norm(const struct sl_kernels *k, float *y, const float *x, size_t
     k->vscale(y, x, scale / sqrtf(k->dot16(x, x, n) + L2_EPS), n);
 }
 
-void sl_fla_correct(const struct sl_kernels *k, float *u, const float *v, float alpha, float beta,
-                    size_t n)
-{
-    k->vscale(u, u, -alpha, n);
-    k->vadd(u, u, v, n);
-    k->vscale(u, u, beta, n);
-}
-
 /* --- loading ------------------------------------------------------------------------------------
  */
 
@@ -320,7 +312,7 @@ void sl_fla_project(struct sl_fla_job *j, const struct sl_norm *norm, const stru
         sl_pass_heads(p, conv_blocks(a), conv_block, j);
 }
 
-void sl_fla_finish(const struct sl_fla_job *j, size_t t, size_t h)
+static void finish(const struct sl_fla_job *j, size_t t, size_t h)
 {
     const struct sl_fla_attn *a = j->a;
     float *o = sl_fla_out(j, t, h);
@@ -332,13 +324,12 @@ void sl_fla_finish(const struct sl_fla_job *j, size_t t, size_t h)
 void sl_fla_finish_span(const struct sl_fla_job *j, const struct sl_span *span, size_t h)
 {
     for (size_t t = span->row; t < span->row + span->n_rows; t++)
-        sl_fla_finish(j, t, h);
+        finish(j, t, h);
 }
 
-void sl_fla_form(const struct sl_fla_job *j, const struct sl_span *span, size_t h,
-                 struct sl_recurrence *r, size_t n_k, bool delta,
-                 void (*row)(const void *arg, size_t t, size_t head, const struct sl_recur_row *x),
-                 const void *arg, float *tmp)
+void sl_fla_run(const struct sl_fla_job *j, const struct sl_span *span, size_t h,
+                struct sl_recurrence *r, size_t n_k, bool delta, sl_recur_row_fn *row,
+                const void *arg, float *tmp)
 {
     r->n_k = n_k, r->n_v = j->a->d_v;
     r->v = sl_fla_at(j, SL_FLA_V, span->row, h), r->ld_v = j->ld[SL_FLA_V];

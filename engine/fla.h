@@ -136,27 +136,19 @@ static inline float *sl_fla_state(const struct sl_fla_job *j, const struct sl_sp
     return (float *)(void *)(span->state + j->a->state) + h * d_features * j->a->d_v;
 }
 
-/* What stands after the rule in the stage of the recurrence: a head's output of row t, normalised
- * and gated, in place. */
-void sl_fla_finish(const struct sl_fla_job *j, size_t t, size_t h);
-
-/* The same for all rows of a span. */
+/* What stands after the rule in the stage of the recurrence: a head's outputs of a span's rows,
+ * normalised and gated, in place. */
 void sl_fla_finish_span(const struct sl_fla_job *j, const struct sl_span *span, size_t h);
 
-/* A span's recurrence by the pass's form (recur.h): n_k channels of keys as the state has them;
- * the caller has set r->decay and, where there is one, r->z. */
-void sl_fla_form(const struct sl_fla_job *j, const struct sl_span *span, size_t h,
-                 struct sl_recurrence *r, size_t n_k, bool delta,
-                 void (*row)(const void *arg, size_t t, size_t head, const struct sl_recur_row *x),
-                 const void *arg, float *tmp);
+/* A span's recurrence (sl_recur_run): n_k channels of keys as the state has them; the caller has
+ * set r->decay and, where there is one, r->z. */
+void sl_fla_run(const struct sl_fla_job *j, const struct sl_span *span, size_t h,
+                struct sl_recurrence *r, size_t n_k, bool delta, sl_recur_row_fn *row,
+                const void *arg, float *tmp);
 
 /* The recurrence, one stage over (span, head), and the output's projection, another. arg is j. */
 void sl_fla_recur(struct sl_fla_job *j, void (*rule)(const void *arg, const struct sl_span *span,
                                                      size_t head, float *tmp));
-
-/* u = β (v - α u): what a delta rule writes; u is what its key reads from the state. */
-void sl_fla_correct(const struct sl_kernels *k, float *u, const float *v, float alpha, float beta,
-                    size_t n);
 
 /* y = x / sqrt(Σ x² + 1e-6) · scale */
 void sl_fla_l2_norm(const struct sl_kernels *k, float *y, const float *x, size_t n, float scale);

@@ -2,7 +2,6 @@
 #include "engine/recur.h"
 
 #include <math.h>
-#include <string.h>
 #include <time.h>
 
 #include "engine/base/mem.h"
@@ -15,72 +14,133 @@ static size_t g_floats(const struct sl_recur_shape *s)
     return s->decay == SL_DECAY_NONE ? 0 : s->decay == SL_DECAY_SCALAR ? 1 : s->n_k;
 }
 
-size_t sl_recur_floats(enum sl_form form, const struct sl_recur_shape *s, size_t n)
+/* Rows that the recurrent form prepares at a time: they stay in the first-level cache. */
+enum { EXACT_ROWS = 16 };
+
+static size_t most(size_t a, size_t b)
 {
-    if (form == SL_FORM_RECURRENT || !s->n_k)
-        return 0;
-    size_t row = 2 * sl_row_floats(s->n_k) + g_floats(s) + 2;
-    return sl_row_floats(n * row) + sl_form_scratch(form, n, s->n_k, s->n_v);
+    return a > b ? a : b;
 }
 
-void sl_recur_run(const struct sl_pass *p, const struct sl_span *span, struct sl_recurrence *r,
-                  bool delta, size_t head,
-                  void (*row)(const void *arg, size_t t, size_t head, const struct sl_recur_row *x),
-                  const void *arg, float *tmp)
+/* Of a row: its query, key, decay and β. */
+static size_t prepared_floats(const struct sl_recur_shape *s)
 {
-    const struct sl_recur_shape s = {.n_k = r->n_k, .n_v = r->n_v, .decay = r->decay};
-    size_t n = span->n_rows, ld = sl_row_floats(r->n_k), n_g = g_floats(&s);
-    float *q = tmp, *k = q + n * ld, *g = k + n * ld, *beta = g + n * n_g, *den = beta + n;
-    for (size_t t = 0; t < n; t++) {
-        struct sl_recur_row x = {q + t * ld, k + t * ld, n_g ? g + t * n_g : NULL,
-                                 delta ? beta + t : NULL};
-        row(arg, span->row + t, head, &x);
-    }
-    r->n = n;
-    r->q = q, r->k = k, r->g = g, r->beta = delta ? beta : NULL, r->den = den;
-    r->ld_q = r->ld_k = ld, r->ld_g = n_g, r->ld_beta = 1;
-    sl_form_run(p->form, r, tmp + sl_row_floats(n * (2 * ld + n_g + 2)));
+    return 2 * sl_row_floats(s->n_k) + g_floats(s) + 1;
+}
+
+size_t sl_recur_floats(enum sl_form form, const struct sl_recur_shape *s, size_t n)
+{
+    if (!s->n_k)
+        return 0;
+    size_t row = prepared_floats(s), exact = sl_row_floats(n + EXACT_ROWS * row);
+    if (form == SL_FORM_RECURRENT)
+        return exact;
+    return most(exact, sl_row_floats(n * (row + 1)) + sl_form_scratch(form, n, s->n_k, s->n_v));
 }
 
 /* --- token by token ----------------------------------------------------------------------------*/
 
-static const float *decay_of(const struct sl_kernels *k, const struct sl_recurrence *r, size_t t,
-                             float *decay)
+/* z and the denominators of r's tokens, whose decays are given as they are. */
+static void denominators(const struct sl_kernels *k, const struct sl_recurrence *r)
 {
-    if (r->decay == SL_DECAY_NONE)
-        return NULL;
-    if (r->decay == SL_DECAY_CHANNEL) {
-        k->vexp(decay, r->g + t * r->ld_g, r->n_k);
-        return decay;
+    for (size_t t = 0; t < r->n; t++) {
+        const float *g = r->g + t * r->ld_g, *key = r->k + t * r->ld_k;
+        if (r->decay == SL_DECAY_CHANNEL)
+            k->vmul(r->z, r->z, g, r->n_k);
+        else if (r->decay == SL_DECAY_SCALAR)
+            k->vscale(r->z, r->z, *g, r->n_k);
+        k->vadd(r->z, r->z, key, r->n_k);
+        r->den[t] = k->dot16(r->q + t * r->ld_q, r->z, r->n_k);
     }
-    float one;
-    k->vexp(&one, r->g + t * r->ld_g, 1);
-    for (size_t i = 0; i < r->n_k; i++)
-        decay[i] = one;
-    return decay;
+}
+
+/* The recurrent form, on kernels; r->g: the decays themselves, not their logarithms. */
+static void run_exact(const struct sl_kernels *k, const struct sl_recurrence *r)
+{
+    const struct sl_state_run run = {.n = r->n,
+                                     .n_k = r->n_k,
+                                     .n_v = r->n_v,
+                                     .out = r->o,
+                                     .ld_out = r->ld_o,
+                                     .key = r->k,
+                                     .val = r->v,
+                                     .q = r->q,
+                                     .ld_key = r->ld_k,
+                                     .ld_val = r->ld_v,
+                                     .ld_q = r->ld_q,
+                                     .decay = r->decay == SL_DECAY_NONE ? NULL : r->g,
+                                     .ld_decay = r->ld_g,
+                                     .one_decay = r->decay == SL_DECAY_SCALAR,
+                                     .read = r->beta ? r->k : NULL,
+                                     .ld_read = r->ld_k,
+                                     .beta = r->beta,
+                                     .ld_beta = r->ld_beta};
+    k->state_run(r->s, &run);
+    if (r->z)
+        denominators(k, r);
 }
 
 void sl_recur_exact(const struct sl_kernels *k, const struct sl_recurrence *r, float *scratch)
 {
-    float *val = scratch + r->n_k;
-    for (size_t t = 0; t < r->n; t++) {
-        const float *key = r->k + t * r->ld_k, *v = r->v + t * r->ld_v, *q = r->q + t * r->ld_q;
-        const float *decay = decay_of(k, r, t, scratch);
-        if (r->beta) {
-            float alpha = decay ? decay[0] : 1;
-            k->state_read(val, r->s, key, r->n_k, r->n_v);
-            for (size_t j = 0; j < r->n_v; j++)
-                val[j] = r->beta[t * r->ld_beta] * (v[j] - alpha * val[j]);
-            v = val;
-        }
-        k->state_step(r->o + t * r->ld_o, r->s, decay, NULL, NULL, key, v, q, r->n_k, r->n_v);
-        if (r->z) {
-            if (decay)
-                k->vmul(r->z, r->z, decay, r->n_k);
-            k->vadd(r->z, r->z, key, r->n_k);
-            r->den[t] = k->dot16(q, r->z, r->n_k);
-        }
+    struct sl_recurrence x = *r;
+    if (r->decay != SL_DECAY_NONE) {
+        size_t n = r->decay == SL_DECAY_SCALAR ? 1 : r->n_k;
+        for (size_t t = 0; t < r->n; t++)
+            k->vexp(scratch + t * n, r->g + t * r->ld_g, n);
+        x.g = scratch, x.ld_g = n;
     }
+    run_exact(k, &x);
+}
+
+/* --- a span ------------------------------------------------------------------------------------*/
+
+/* Where the queries, keys, decays and β of n rows are made. */
+static void place(struct sl_recurrence *r, size_t n, size_t n_g, bool delta, float *at)
+{
+    size_t ld = sl_row_floats(r->n_k);
+    float *k = at + n * ld, *g = k + n * ld;
+    r->q = at, r->k = k, r->g = g, r->beta = delta ? g + n * n_g : NULL;
+    r->ld_q = r->ld_k = ld, r->ld_g = n_g, r->ld_beta = 1;
+}
+
+static void prepare(const struct sl_recurrence *r, size_t first, size_t n, size_t head,
+                    sl_recur_row_fn *row, const void *arg)
+{
+    for (size_t t = 0; t < n; t++) {
+        const struct sl_recur_row x = {(float *)r->q + t * r->ld_q, (float *)r->k + t * r->ld_k,
+                                       r->ld_g ? (float *)r->g + t * r->ld_g : NULL,
+                                       r->beta ? (float *)r->beta + t : NULL};
+        row(arg, first + t, head, &x);
+    }
+}
+
+static void run_blocks(const struct sl_pass *p, const struct sl_span *span,
+                       const struct sl_recurrence *r, size_t head, sl_recur_row_fn *row,
+                       const void *arg)
+{
+    struct sl_recurrence x = *r;
+    for (size_t t = 0; t < span->n_rows; t += x.n) {
+        x.n = span->n_rows - t < EXACT_ROWS ? span->n_rows - t : EXACT_ROWS;
+        x.v = r->v + t * r->ld_v, x.o = r->o + t * r->ld_o, x.den = r->den + t;
+        prepare(&x, span->row + t, x.n, head, row, arg);
+        run_exact(p->k, &x);
+    }
+}
+
+void sl_recur_run(const struct sl_pass *p, const struct sl_span *span, struct sl_recurrence *r,
+                  bool delta, size_t head, sl_recur_row_fn *row, const void *arg, float *tmp)
+{
+    const struct sl_recur_shape s = {.n_k = r->n_k, .n_v = r->n_v, .decay = r->decay};
+    bool form = sl_recur_has_form(p, span);
+    size_t n = span->n_rows, rows = form || n < EXACT_ROWS ? n : EXACT_ROWS;
+    r->n = n, r->den = tmp;
+    place(r, rows, g_floats(&s), delta, tmp + n);
+    if (!form) {
+        run_blocks(p, span, r, head, row, arg);
+        return;
+    }
+    prepare(r, span->row, n, head, row, arg);
+    sl_form_run(p->form, r, tmp + sl_row_floats(n * (prepared_floats(&s) + 1)));
 }
 
 /* --- which one ---------------------------------------------------------------------------------*/
@@ -120,10 +180,9 @@ static void fill(float *x, size_t n, float value)
 enum sl_form sl_recur_pick(const struct sl_kernels *k, const struct sl_recur_shape *s)
 {
     size_t n = PICK_TOKENS, rows = 2 * n * (s->n_k + s->n_v), g = n * g_floats(s),
-           state = s->n_k * (s->n_v + 1), scratch = 0;
+           state = s->n_k * (s->n_v + 1), scratch = g; /* the recurrent form's */
     for (int f = 0; f < SL_FORM_COUNT; f++) {
-        size_t want = sl_form_scratch((enum sl_form)f, n, s->n_k, s->n_v) + s->n_k;
-        scratch = want > scratch ? want : scratch;
+        scratch = most(scratch, sl_form_scratch((enum sl_form)f, n, s->n_k, s->n_v));
     }
     float *p = sl_aligned_calloc((scratch + rows + g + 2 * n + state + SL_PANEL) * sizeof *p);
     if (!p)

@@ -6,7 +6,7 @@ typedef __m256 vec;
 typedef int32_t ints __attribute__((vector_size(sizeof(vec))));
 typedef uint32_t uints __attribute__((vector_size(sizeof(vec))));
 
-enum { LANES = 8, WIDE = 4 };
+enum { LANES = 8, WIDE = 4, REREAD = 0, HOLD_ROWS = 4 };
 
 static inline vec v_all(float x)
 {

@@ -6,7 +6,7 @@ typedef __m512 vec;
 typedef int32_t ints __attribute__((vector_size(sizeof(vec))));
 typedef uint32_t uints __attribute__((vector_size(sizeof(vec))));
 
-enum { LANES = 16, WIDE = 4 };
+enum { LANES = 16, WIDE = 4, REREAD = 1, HOLD_ROWS = 8 };
 
 static inline vec v_all(float x)
 {

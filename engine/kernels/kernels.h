@@ -56,6 +56,41 @@ struct sl_group {
 enum { SL_GROUPS_ALIGN = 16 };
 _Static_assert(SL_GROUPS_ALIGN * sizeof(struct sl_group) % SL_ALIGN == 0, "whole cache lines");
 
+/* Consecutive tokens that go through one head's state s [n_k][n_v], in place. Token t's vectors lie
+ * t·ld floats behind the first one's; ld 0: one for all tokens. For each token in turn:
+ *   u[v]    = Σ_k s[k][v]·read[k]                             where there is read, of the old s
+ *   a = u                                                     where there is b (RWKV-7)
+ *   val[v]  = ((u[v]·-decay[0]) + val[v])·beta                where there is beta (delta rules);
+ *                                                             without a decay u[v]·-1
+ *   s[k][v] = fma(key[k], val[v], fma(b[k], a[v], s[k][v]·decay[k]))
+ *   out[v]  = Σ_k s[k][v]·q[k]                                of the new s
+ * What there is not is left out, as in state_step. Where there is a bonus (RWKV-5 and 6: Peng 2024,
+ * arXiv:2404.05892, equations 9 and 16) the token itself is read with it, in the decay's place:
+ *   out[v]  = Σ_k fma(bonus[k]·key[k], val[v], s[k][v])·q[k]  of the old s
+ * out overlaps nothing else. */
+struct sl_state_run {
+    size_t n, n_k, n_v; /* n tokens; all ≥ 1 */
+    float *out;
+    size_t ld_out;
+    const float *key, *val, *q;
+    size_t ld_key, ld_val, ld_q;
+    const float *decay; /* NULL: none */
+    size_t ld_decay;
+    bool one_decay;        /* decay[0] is for all keys */
+    const float *read;     /* NULL: the rule does not read before it writes; else there is … */
+    const float *b, *beta; /* … one of these: n_k a token, or one a token */
+    size_t ld_read, ld_b, ld_beta;
+    const float *bonus; /* n_k, for all tokens; NULL: none */
+};
+
+static inline bool sl_state_run_is_valid(const struct sl_state_run *r)
+{
+    bool reads = r->read != NULL, erases = r->b != NULL, corrects = r->beta != NULL;
+    return r->n >= 1 && r->n_k >= 1 && r->n_v >= 1 && r->out && r->key && r->val && r->q &&
+           reads == (erases != corrects) && !(erases && corrects) && (!erases || r->decay) &&
+           (!corrects || !r->decay || r->one_decay) && (!r->bonus || (r->decay && !reads));
+}
+
 struct sl_kernels {
     const char *name;
 
@@ -121,20 +156,16 @@ struct sl_kernels {
      * decay NULL: no multiplication. b and a NULL (both): without that term.
      *   linear attention                 neither
      *   RetNet, GLA, Mamba-2             decay alone (one value for all keys is a vector of it)
-     *   RWKV-5 and 6                     read before: see state_bonus
+     *   RWKV-5 and 6                     read before: see struct sl_state_run
      *   delta rules                      val[v] = β(v - Σ_k s[k][v]·key[k]) of the old s
      *   RWKV-7                           decay = w, b = kk·α, a[v] = Σ_k s[k][v]·(-kk[k]) likewise
      */
     void (*state_step)(float *out, float *s, const float *decay, const float *b, const float *a,
                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
 
-    /* One token of a rule that reads before it writes, the token itself with a bonus in the place
-     * of a decay (RWKV-5 and 6: Peng 2024, arXiv:2404.05892, equations 9 and 16):
-     *   out[v]  = Σ_k fma(bonus[k]·key[k], val[v], s[k][v])·q[k]          (of the old s)
-     *   s[k][v] = fma(key[k], val[v], s[k][v]·decay[k])
-     */
-    void (*state_bonus)(float *out, float *s, const float *decay, const float *bonus,
-                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v);
+    /* Consecutive tokens of one head; what is said of one above happens to each in turn, with its
+     * own vectors: struct sl_state_run. */
+    void (*state_run)(float *s, const struct sl_state_run *r);
 
     /* One token of RWKV-4's memory, channel by channel (Peng 2023, appendix D): two sums of values
      * and of weights, both divided by e^peak. With p = max(peak, bonus + k), a = exp(peak - p) and

@@ -7,7 +7,7 @@ typedef float32x4_t vec;
 typedef int32_t ints __attribute__((vector_size(sizeof(vec))));
 typedef uint32_t uints __attribute__((vector_size(sizeof(vec))));
 
-enum { LANES = 4, WIDE = 8 };
+enum { LANES = 4, WIDE = 8, REREAD = 1, HOLD_ROWS = 8 };
 
 static inline vec v_all(float x)
 {

@@ -289,18 +289,39 @@ static void state_step(float *out, float *s, const float *decay, const float *b,
     }
 }
 
-static void state_bonus(float *out, float *s, const float *decay, const float *bonus,
-                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v)
+/* Column v of token t. */
+static void run_column(float *s, const struct sl_state_run *r, size_t t, size_t v)
 {
-    for (size_t v = 0; v < n_v; v++) {
-        float acc = 0;
-        for (size_t k = 0; k < n_k; k++) {
-            float t = s[k * n_v + v];
-            acc = fmaf(fmaf(bonus[k] * key[k], val[v], t), q[k], acc);
-            s[k * n_v + v] = fmaf(key[k], val[v], t * decay[k]);
-        }
-        out[v] = acc;
+    const float *key = r->key + t * r->ld_key, *q = r->q + t * r->ld_q;
+    const float *decay = r->decay ? r->decay + t * r->ld_decay : NULL;
+    const float *b = r->b ? r->b + t * r->ld_b : NULL;
+    float val = r->val[t * r->ld_val + v], read = 0, acc = 0;
+    for (size_t k = 0; r->read && k < r->n_k; k++)
+        read = fmaf(s[k * r->n_v + v], r->read[t * r->ld_read + k], read);
+    if (r->beta)
+        val = (read * -(decay ? decay[0] : 1) + val) * r->beta[t * r->ld_beta];
+    for (size_t k = 0; k < r->n_k; k++) {
+        float x = s[k * r->n_v + v];
+        if (r->bonus)
+            acc = fmaf(fmaf(r->bonus[k] * key[k], val, x), q[k], acc);
+        if (decay)
+            x *= decay[r->one_decay ? 0 : k];
+        if (b)
+            x = fmaf(b[k], read, x);
+        x = fmaf(key[k], val, x);
+        s[k * r->n_v + v] = x;
+        if (!r->bonus)
+            acc = fmaf(x, q[k], acc);
     }
+    r->out[t * r->ld_out + v] = acc;
+}
+
+static void state_run(float *s, const struct sl_state_run *r)
+{
+    assert(sl_state_run_is_valid(r));
+    for (size_t t = 0; t < r->n; t++)
+        for (size_t v = 0; v < r->n_v; v++)
+            run_column(s, r, t, v);
 }
 
 static void wkv4(float *out, float *num, float *den, float *peak, const float *decay,
@@ -345,6 +366,6 @@ const struct sl_kernels sl_kernels_ref = {
     .max = max,
     .state_read = state_read,
     .state_step = state_step,
-    .state_bonus = state_bonus,
+    .state_run = state_run,
     .wkv4 = wkv4,
 };

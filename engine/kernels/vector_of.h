@@ -16,8 +16,8 @@
  *   v_largest(v)               the largest lane; there is no NaN
  *   v_any(m)                   whether any bit of uints is set
  *
- * and the constants LANES and WIDE: three times WIDE registers, and some more, are there to be
- * used.
+ * and the constants LANES; WIDE: three times WIDE registers, and some more, are there to be used;
+ * HOLD_ROWS: likewise twice HOLD_ROWS, and four; REREAD: 1 where there are 32 registers.
  *
  * The same operations on the same operands in the same order as ref.c, LANES outputs at a time;
  * where ref.c sums in 16 lanes, they are 16/LANES registers. What is left over at the end of a
@@ -341,165 +341,9 @@ static float max(const float *x, size_t n)
     return v_any(nan) ? NAN : v_largest(best) + 0.0F; /* of two zeros the positive one */
 }
 
-/* --- states -------------------------------------------------------------------------------------
- *
- * A block of columns is walked from the first key to the last with its sums in registers: several,
- * then half as many, then one, then what is left (a head of the usual size is whole blocks).
- * Reading alone has room for sums of 64 columns, which hides the latency of v_fma; writing takes
- * WIDE registers, and as many for each of the token's two vectors. */
+#include "engine/kernels/state_of.h"
 
-enum { READ_WIDE = 64 / LANES };
-
-/* For columns v = 0 … n_v - 1: CALL(registers, columns of the last one). */
-#define FOR_BLOCKS(wide, CALL)                                                                     \
-    size_t v = 0;                                                                                  \
-    for (; v + (size_t)(wide)*LANES <= n_v; v += (size_t)(wide)*LANES)                             \
-        CALL(wide, LANES);                                                                         \
-    for (; v + (size_t)(wide) / 2 * LANES <= n_v; v += (size_t)(wide) / 2 * LANES)                 \
-        CALL((wide) / 2, LANES);                                                                   \
-    for (; v + LANES <= n_v; v += LANES)                                                           \
-        CALL(1, LANES);                                                                            \
-    if (v < n_v)                                                                                   \
-        CALL(1, n_v - v);
-
-static ALWAYS_INLINE vec load_lanes(const float *p, const size_t lanes)
-{
-    return lanes == LANES ? v_load(p) : v_load_first(p, lanes);
-}
-
-static ALWAYS_INLINE void store_lanes(float *p, const size_t lanes, vec v)
-{
-    if (lanes == LANES)
-        v_store(p, v);
-    else
-        v_store_first(p, lanes, v);
-}
-
-static ALWAYS_INLINE void load_block(vec *v, const int width, const float *p, const size_t lanes)
-{
-#pragma GCC unroll 16
-    for (int j = 0; j < width; j++)
-        v[j] = load_lanes(p + (ptrdiff_t)LANES * j, lanes);
-}
-
-static ALWAYS_INLINE void store_block(float *p, const int width, const vec *v, const size_t lanes)
-{
-#pragma GCC unroll 16
-    for (int j = 0; j < width; j++)
-        store_lanes(p + (ptrdiff_t)LANES * j, lanes, v[j]);
-}
-
-static ALWAYS_INLINE void zero_block(vec *v, const int width)
-{
-#pragma GCC unroll 16
-    for (int j = 0; j < width; j++)
-        v[j] = v_all(0);
-}
-
-static ALWAYS_INLINE void read_block(const int width, const size_t lanes, float *out,
-                                     const float *s, const float *q, size_t n_k, size_t n_v)
-{
-    vec acc[READ_WIDE];
-    zero_block(acc, width);
-    for (size_t k = 0; k < n_k; k++, s += n_v) {
-        const vec qk = v_all(q[k]);
-#pragma GCC unroll 16
-        for (int j = 0; j < width; j++)
-            acc[j] = v_fma(load_lanes(s + (ptrdiff_t)LANES * j, lanes), qk, acc[j]);
-    }
-    store_block(out, width, acc, lanes);
-}
-
-static void state_read(float *out, const float *s, const float *q, size_t n_k, size_t n_v)
-{
-#define READ(width, lanes) read_block(width, lanes, out + v, s + v, q, n_k, n_v)
-    FOR_BLOCKS(READ_WIDE, READ)
-}
-
-struct step {
-    const float *decay, *b, *a, *key, *val, *q;
-    size_t n_k, n_v;
-};
-
-static ALWAYS_INLINE void step_block(const int width, const size_t lanes, const bool decays,
-                                     const bool adds, float *out, float *s, const struct step *t,
-                                     size_t v)
-{
-    vec acc[WIDE], a[WIDE], val[WIDE];
-    const size_t n_k = t->n_k, n_v = t->n_v;
-    zero_block(acc, width);
-    load_block(val, width, t->val + v, lanes);
-    if (adds)
-        load_block(a, width, t->a + v, lanes);
-    else
-        zero_block(a, width);
-    for (size_t k = 0; k < n_k; k++, s += n_v) {
-#pragma GCC unroll 16
-        for (int j = 0; j < width; j++) {
-            vec x = load_lanes(s + (ptrdiff_t)LANES * j, lanes);
-            if (decays)
-                x = x * v_all(t->decay[k]);
-            if (adds)
-                x = v_fma(v_all(t->b[k]), a[j], x);
-            x = v_fma(v_all(t->key[k]), val[j], x);
-            store_lanes(s + (ptrdiff_t)LANES * j, lanes, x);
-            acc[j] = v_fma(x, v_all(t->q[k]), acc[j]);
-        }
-    }
-    store_block(out, width, acc, lanes);
-}
-
-static void state_step(float *out, float *s, const float *decay, const float *b, const float *a,
-                       const float *key, const float *val, const float *q, size_t n_k, size_t n_v)
-{
-    assert(!a == !b);
-    const struct step t = {decay, b, a, key, val, q, n_k, n_v};
-#define STEP(decays, adds, width, lanes)                                                           \
-    step_block(width, lanes, decays, adds, out + v, s + v, &t, v)
-#define DECAY_AND_ADD(width, lanes) STEP(true, true, width, lanes)
-#define DECAY(width, lanes) STEP(true, false, width, lanes)
-#define NEITHER_OR_ADD(width, lanes) STEP(false, a != NULL, width, lanes)
-    if (decay && a) {
-        FOR_BLOCKS(WIDE, DECAY_AND_ADD)
-    } else if (decay) {
-        FOR_BLOCKS(WIDE, DECAY)
-    } else {
-        FOR_BLOCKS(WIDE, NEITHER_OR_ADD)
-    }
-#undef STEP
-}
-
-struct bonus {
-    const float *decay, *bonus, *key, *val, *q;
-    size_t n_k, n_v;
-};
-
-static ALWAYS_INLINE void bonus_block(const int width, const size_t lanes, float *out, float *s,
-                                      const struct bonus *t, size_t v)
-{
-    vec acc[WIDE], val[WIDE];
-    zero_block(acc, width);
-    load_block(val, width, t->val + v, lanes);
-    for (size_t k = 0; k < t->n_k; k++, s += t->n_v) {
-        const vec key = v_all(t->key[k]), q = v_all(t->q[k]), decay = v_all(t->decay[k]);
-        const vec now = t->bonus[k] * key;
-#pragma GCC unroll 16
-        for (int j = 0; j < width; j++) {
-            vec x = load_lanes(s + (ptrdiff_t)LANES * j, lanes);
-            acc[j] = v_fma(v_fma(now, val[j], x), q, acc[j]);
-            store_lanes(s + (ptrdiff_t)LANES * j, lanes, v_fma(key, val[j], x * decay));
-        }
-    }
-    store_block(out, width, acc, lanes);
-}
-
-static void state_bonus(float *out, float *s, const float *decay, const float *bonus,
-                        const float *key, const float *val, const float *q, size_t n_k, size_t n_v)
-{
-    const struct bonus t = {decay, bonus, key, val, q, n_k, n_v};
-#define WITH_BONUS(width, lanes) bonus_block(width, lanes, out + v, s + v, &t, v)
-    FOR_BLOCKS(WIDE, WITH_BONUS)
-}
+/* --- RWKV-4 --- */
 
 /* Some channels; those beyond `lanes` are zeros on the way and not written. */
 static ALWAYS_INLINE void wkv4_block(const size_t lanes, float *out, float *num, float *den,
@@ -532,4 +376,4 @@ static void wkv4(float *out, float *num, float *den, float *peak, const float *d
     .vsigmoid = vsigmoid, .vsilu = vsilu, .vsoftplus = vsoftplus, .velu1 = velu1, .vrelu = vrelu,  \
     .vrelu2 = vrelu2, .vgelu = vgelu, .vadd = vadd, .vmul = vmul, .vfma = vfma, .vscale = vscale,  \
     .sum16 = sum16, .dot16 = dot16, .max = max, .state_read = state_read,                          \
-    .state_step = state_step, .state_bonus = state_bonus, .wkv4 = wkv4
+    .state_step = state_step, .state_run = state_run, .wkv4 = wkv4

@@ -52,8 +52,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->beta_scale = sl_load_flag(l, "allow_neg_eigval", false) ? 2 : 1;
     m->sum_norm = sl_load_choice(l, "qk_norm", 0, norms) == 1;
     m->scale = (float)(1 / sqrt((double)a->d_k));
-    sl_load_scratch(l, sl_fla_row_floats(l, a) + sl_row_floats(a->heads),
-                    2 * sl_row_floats(a->d_k) + sl_row_floats(a->d_v));
+    sl_load_scratch(l, sl_fla_row_floats(l, a) + sl_row_floats(a->heads), 0);
     sl_load_recurrence(l, &(struct sl_recur_shape){
                               .n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_NONE, .delta = true});
 }
@@ -90,7 +89,7 @@ static float beta_of(const struct job *j, size_t t, size_t head)
     return (j->beta ? j->beta[t * j->ld_beta + head] : 1) * j->m->beta_scale;
 }
 
-static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+static void recur_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
 {
     const struct job *j = arg;
     normalise(j, x->q, sl_fla_at(&j->f, SL_FLA_Q, t, head), j->m->scale);
@@ -101,25 +100,9 @@ static void form_row(const void *arg, size_t t, size_t head, const struct sl_rec
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
-    const struct sl_fla_job *f = &j->f;
-    const struct sl_fla_attn *a = f->a;
-    const struct sl_kernels *k = f->p->k;
-    float *s = sl_fla_state(f, span, head, a->d_k);
-    float *q = tmp, *key = q + sl_row_floats(a->d_k), *u = key + sl_row_floats(a->d_k);
-    if (sl_recur_has_form(f->p, span)) {
-        struct sl_recurrence r = {.decay = SL_DECAY_NONE};
-        sl_fla_form(f, span, head, &r, a->d_k, true, form_row, j, tmp);
-        sl_fla_finish_span(f, span, head);
-        return;
-    }
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        normalise(j, q, sl_fla_at(f, SL_FLA_Q, t, head), j->m->scale);
-        normalise(j, key, sl_fla_at(f, SL_FLA_K, t, head), 1);
-        k->state_read(u, s, key, a->d_k, a->d_v);
-        sl_fla_correct(k, u, sl_fla_at(f, SL_FLA_V, t, head), 1, beta_of(j, t, head), a->d_v);
-        k->state_step(sl_fla_out(f, t, head), s, NULL, NULL, NULL, key, u, q, a->d_k, a->d_v);
-        sl_fla_finish(f, t, head);
-    }
+    struct sl_recurrence r = {.decay = SL_DECAY_NONE};
+    sl_fla_run(&j->f, span, head, &r, j->f.a->d_k, true, recur_row, j, tmp);
+    sl_fla_finish_span(&j->f, span, head);
 }
 
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)

@@ -69,8 +69,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     sl_load_vector(l, &m->dt_bias, a->heads, "model.layers.%zu.attn.dt_bias", i);
     m->beta_scale = sl_load_flag(l, "allow_neg_eigval", false) ? 2 : 1;
     m->scale = (float)(1 / sqrt((double)a->d_k));
-    sl_load_scratch(l, sl_fla_row_floats(l, a) + 2 * sl_row_floats(a->heads),
-                    3 * sl_row_floats(a->d_k) + sl_row_floats(a->d_v));
+    sl_load_scratch(l, sl_fla_row_floats(l, a) + 2 * sl_row_floats(a->heads), 0);
     sl_load_recurrence(l,
                        &(struct sl_recur_shape){
                            .n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_SCALAR, .delta = true});
@@ -114,7 +113,7 @@ static void beta_tile(const void *arg, const struct sl_tile *t)
     }
 }
 
-static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+static void recur_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
 {
     const struct job *j = arg;
     const struct sl_kernels *k = j->f.p->k;
@@ -128,30 +127,9 @@ static void form_row(const void *arg, size_t t, size_t head, const struct sl_rec
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
-    const struct sl_fla_job *f = &j->f;
-    const struct sl_fla_attn *a = f->a;
-    const struct sl_kernels *k = f->p->k;
-    size_t room = sl_row_floats(a->d_k);
-    float *s = sl_fla_state(f, span, head, a->d_k);
-    float *q = tmp, *key = q + room, *decay = key + room, *u = decay + room;
-    if (sl_recur_has_form(f->p, span)) {
-        struct sl_recurrence r = {.decay = SL_DECAY_SCALAR};
-        sl_fla_form(f, span, head, &r, a->d_k, true, form_row, j, tmp);
-        sl_fla_finish_span(f, span, head);
-        return;
-    }
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        float alpha = j->alpha[t * j->ld + head];
-        float beta = j->beta[t * j->ld + head] * j->m->beta_scale;
-        sl_fla_l2_norm(k, q, sl_fla_at(f, SL_FLA_Q, t, head), a->d_k, j->m->scale);
-        sl_fla_l2_norm(k, key, sl_fla_at(f, SL_FLA_K, t, head), a->d_k, 1);
-        for (size_t i = 0; i < a->d_k; i++)
-            decay[i] = alpha;
-        k->state_read(u, s, key, a->d_k, a->d_v);
-        sl_fla_correct(k, u, sl_fla_at(f, SL_FLA_V, t, head), alpha, beta, a->d_v);
-        k->state_step(sl_fla_out(f, t, head), s, decay, NULL, NULL, key, u, q, a->d_k, a->d_v);
-        sl_fla_finish(f, t, head);
-    }
+    struct sl_recurrence r = {.decay = SL_DECAY_SCALAR};
+    sl_fla_run(&j->f, span, head, &r, j->f.a->d_k, true, recur_row, j, tmp);
+    sl_fla_finish_span(&j->f, span, head);
 }
 
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)

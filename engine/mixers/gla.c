@@ -50,8 +50,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     double clamp = sl_load_number(l, "clamp_min", (double)NAN, -1e6, 0);
     m->clamp_min = isnan(clamp) ? -INFINITY : (float)clamp;
     m->scale = (float)(1 / sqrt((double)a->d_k));
-    sl_load_scratch(l, sl_fla_row_floats(l, a) + sl_row_floats(rank) + sl_row_floats(n),
-                    sl_row_floats(a->d_k));
+    sl_load_scratch(l, sl_fla_row_floats(l, a) + sl_row_floats(rank) + sl_row_floats(n), 0);
     sl_load_recurrence(
         l, &(struct sl_recur_shape){.n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_CHANNEL});
 }
@@ -93,7 +92,7 @@ static float *decay_at(const struct job *j, size_t t, size_t head)
     return j->decay + t * j->ld_decay + head / a->share[SL_FLA_K] * a->d_k;
 }
 
-static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+static void recur_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
 {
     const struct job *j = arg;
     size_t n = j->f.a->d_k;
@@ -105,23 +104,9 @@ static void form_row(const void *arg, size_t t, size_t head, const struct sl_rec
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
-    const struct sl_fla_job *f = &j->f;
-    const struct sl_fla_attn *a = f->a;
-    const struct sl_kernels *k = f->p->k;
-    float *s = sl_fla_state(f, span, head, a->d_k);
-    if (sl_recur_has_form(f->p, span)) {
-        struct sl_recurrence r = {.decay = SL_DECAY_CHANNEL};
-        sl_fla_form(f, span, head, &r, a->d_k, false, form_row, j, tmp);
-        sl_fla_finish_span(f, span, head);
-        return;
-    }
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        const float *decay = decay_at(j, t, head);
-        k->vscale(tmp, sl_fla_at(f, SL_FLA_Q, t, head), j->m->scale, a->d_k);
-        k->state_step(sl_fla_out(f, t, head), s, decay, NULL, NULL, sl_fla_at(f, SL_FLA_K, t, head),
-                      sl_fla_at(f, SL_FLA_V, t, head), tmp, a->d_k, a->d_v);
-        sl_fla_finish(f, t, head);
-    }
+    struct sl_recurrence r = {.decay = SL_DECAY_CHANNEL};
+    sl_fla_run(&j->f, span, head, &r, j->f.a->d_k, false, recur_row, j, tmp);
+    sl_fla_finish_span(&j->f, span, head);
 }
 
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)

@@ -115,7 +115,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     size_t room = sl_row_floats(m->width);
     sl_load_scratch(
         l, sl_fla_row_floats(l, a) + features_floats(m, SL_FLA_Q) + features_floats(m, SL_FLA_K),
-        ROWS * room > 2 * room ? ROWS * room : 2 * room);
+        ROWS * room);
     sl_load_recurrence(l, &(struct sl_recur_shape){.n_k = m->width,
                                                    .n_v = a->d_v,
                                                    .decay = SL_DECAY_NONE,
@@ -193,51 +193,26 @@ static void features(const struct job *j, float *y, size_t which, size_t t, size
     k->vscale(y, x, scale, n);
 }
 
-static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+static void recur_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
 {
     const struct job *j = arg;
     features(j, x->q, SL_FLA_Q, t, head, j->m->scale);
     features(j, x->k, SL_FLA_K, t, head, 1);
 }
 
-static void recur_by_form(const struct job *j, const struct sl_span *span, size_t head, float *z,
-                          float *tmp)
+static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
+    const struct job *j = arg;
     const struct sl_fla_job *f = &j->f;
+    size_t n = j->m->width;
+    float *z = (float *)(void *)(span->state + j->m->z) + head * n;
     struct sl_recurrence r = {.decay = SL_DECAY_NONE, .z = j->m->denominator ? z : NULL};
-    sl_fla_form(f, span, head, &r, j->m->width, false, form_row, j, tmp);
+    sl_fla_run(f, span, head, &r, n, false, recur_row, j, tmp);
     for (size_t t = 0; r.z && t < span->n_rows; t++) {
         float *out = sl_fla_out(f, span->row + t, head);
         f->p->k->vscale(out, out, 1 / (r.den[t] + DENOMINATOR_EPS), f->a->d_v);
     }
     sl_fla_finish_span(f, span, head);
-}
-
-static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
-{
-    const struct job *j = arg;
-    const struct sl_fla_job *f = &j->f;
-    const struct layer *m = j->m;
-    const struct sl_kernels *k = f->p->k;
-    size_t n = m->width;
-    float *s = sl_fla_state(f, span, head, n), *q = tmp, *key = tmp + j->room;
-    float *z = (float *)(void *)(span->state + m->z) + head * n;
-    if (sl_recur_has_form(f->p, span)) {
-        recur_by_form(j, span, head, z, tmp);
-        return;
-    }
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        float *out = sl_fla_out(f, t, head);
-        features(j, q, SL_FLA_Q, t, head, m->scale);
-        features(j, key, SL_FLA_K, t, head, 1);
-        k->state_step(out, s, NULL, NULL, NULL, key, sl_fla_at(f, SL_FLA_V, t, head), q, n,
-                      f->a->d_v);
-        if (m->denominator) {
-            k->vadd(z, z, key, n);
-            k->vscale(out, out, 1 / (k->dot16(q, z, n) + DENOMINATOR_EPS), f->a->d_v);
-        }
-        sl_fla_finish(f, t, head);
-    }
 }
 
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)

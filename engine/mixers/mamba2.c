@@ -29,6 +29,8 @@ struct layer {
     size_t state; /* offset of [heads][d_state][d_head] in a slot */
 };
 
+enum { ROWS = 16 /* of a head at a time: what is made of them stays in a cache */ };
+
 /* --- settings -----------------------------------------------------------------------------------
  */
 
@@ -248,7 +250,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->state = sl_load_state(l, SL_DTYPE_F32, 3, (size_t[]){m->heads, m->d_state, m->d_head},
                              "layers.%zu.mixer.state", i);
     sl_load_scratch(l, sl_row_floats(n_in) + sl_row_floats(m->d_inner) + sl_row_floats(d),
-                    sl_row_floats(m->d_state) + sl_row_floats(m->d_inner));
+                    sl_row_floats(m->d_inner) + ROWS * (1 + sl_row_floats(m->d_head)));
 }
 
 /* --- running ------------------------------------------------------------------------------------
@@ -306,32 +308,63 @@ static void gate(const struct sl_kernels *k, float *y, const float *z, size_t n,
     k->vmul(y, y, tmp, n);
 }
 
+/* What stands after the state: the head's own input, and the gate. */
+static void finish_row(const struct job *j, size_t t, size_t head, float *tmp)
+{
+    const struct layer *m = j->m;
+    const struct sl_kernels *k = j->p->k;
+    size_t n = m->d_head, c = head * n;
+    const float *z = j->in + t * j->ld_in + c, *x = z + m->d_inner;
+    float *y = j->y + t * j->ld_y + c;
+    if (m->d_per_channel)
+        k->vmul(tmp, x, m->d + c, n);
+    else
+        k->vscale(tmp, x, m->d[head], n);
+    k->vadd(y, y, tmp, n);
+    if (!m->norm_first)
+        gate(k, y, z, n, tmp);
+}
+
+/* n ≤ ROWS tokens of a head from row `first` on. */
+static void run_rows(const struct job *j, float *s, size_t first, size_t n, size_t head, float *tmp)
+{
+    const struct layer *m = j->m;
+    size_t d = m->d_head, group = head / (m->heads / m->groups), ld = j->ld_in;
+    size_t room = sl_row_floats(d);
+    const float *x = j->in + first * ld + m->d_inner, *b = x + m->d_inner;
+    const float *c = b + m->groups * m->d_state, *dt = c + m->groups * m->d_state;
+    float *alpha = tmp, *val = tmp + ROWS;
+    for (size_t t = 0; t < n; t++) {
+        float delta = step_size(j, head, dt[t * ld + head], &alpha[t]);
+        j->p->k->vscale(val + t * room, x + t * ld + head * d, delta, d);
+    }
+    const struct sl_state_run run = {.n = n,
+                                     .n_k = m->d_state,
+                                     .n_v = d,
+                                     .out = j->y + first * j->ld_y + head * d,
+                                     .ld_out = j->ld_y,
+                                     .key = b + group * m->d_state,
+                                     .val = val,
+                                     .q = c + group * m->d_state,
+                                     .ld_key = ld,
+                                     .ld_val = room,
+                                     .ld_q = ld,
+                                     .decay = alpha,
+                                     .ld_decay = 1,
+                                     .one_decay = true};
+    j->p->k->state_run(s, &run);
+    for (size_t t = first; t < first + n; t++)
+        finish_row(j, t, head, val);
+}
+
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
     const struct layer *m = j->m;
-    const struct sl_kernels *k = j->p->k;
-    size_t n = m->d_head, group = head / (m->heads / m->groups);
-    float *s = (float *)(void *)(span->state + m->state) + head * m->d_state * n;
-    float *decay = tmp, *val = tmp + sl_row_floats(m->d_state);
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        const float *z = j->in + t * j->ld_in, *x = z + m->d_inner, *b = x + m->d_inner;
-        const float *c = b + m->groups * m->d_state, *dt = c + m->groups * m->d_state;
-        float *y = j->y + t * j->ld_y + head * n, alpha;
-        float delta = step_size(j, head, dt[head], &alpha);
-        x += head * n;
-        for (size_t i = 0; i < m->d_state; i++)
-            decay[i] = alpha;
-        k->vscale(val, x, delta, n);
-        k->state_step(y, s, decay, NULL, NULL, b + group * m->d_state, val, c + group * m->d_state,
-                      m->d_state, n);
-        if (m->d_per_channel)
-            k->vmul(val, x, m->d + head * n, n);
-        else
-            k->vscale(val, x, m->d[head], n);
-        k->vadd(y, y, val, n);
-        if (!m->norm_first)
-            gate(k, y, z + head * n, n, val);
+    float *s = (float *)(void *)(span->state + m->state) + head * m->d_state * m->d_head;
+    for (size_t t = 0; t < span->n_rows; t += ROWS) {
+        size_t n = span->n_rows - t < ROWS ? span->n_rows - t : ROWS;
+        run_rows(j, s, span->row + t, n, head, tmp);
     }
 }
 

@@ -58,7 +58,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->scale = (float)(1 / sqrt((double)a->d_k));
     for (size_t j = 0; j < a->d_k / 2 && j < D_K_MAX / 2; j++)
         m->turn[j] = sl_turn(pow(BASE, -2 * (double)j / (double)a->d_k) / TURN);
-    sl_load_scratch(l, sl_fla_row_floats(l, a), 3 * sl_row_floats(a->d_k));
+    sl_load_scratch(l, sl_fla_row_floats(l, a), 0);
     sl_load_carry(l, sl_row_floats(a->d_k));
     sl_load_recurrence(
         l, &(struct sl_recur_shape){.n_k = a->d_k, .n_v = a->d_v, .decay = SL_DECAY_SCALAR});
@@ -103,38 +103,22 @@ static double decay_of(size_t head)
     return 1 - ldexp(1, -5 - (int)head);
 }
 
-static void form_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
+static void recur_row(const void *arg, size_t t, size_t head, const struct sl_recur_row *x)
 {
     const struct job *j = arg;
     rotate(j, x->q, sl_fla_at(&j->f, SL_FLA_Q, t, head), t, j->m->scale);
     rotate(j, x->k, sl_fla_at(&j->f, SL_FLA_K, t, head), t, 1);
-    *x->g = (float)log(decay_of(head));
+    double gamma = decay_of(head);
+    const struct sl_pass *p = j->f.p;
+    *x->g = (float)(sl_recur_has_form(p, &p->spans[p->row_span[t]]) ? log(gamma) : gamma);
 }
 
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
-    const struct sl_fla_job *f = &j->f;
-    const struct sl_fla_attn *a = f->a;
-    size_t room = sl_row_floats(a->d_k);
-    float *s = sl_fla_state(f, span, head, a->d_k);
-    if (sl_recur_has_form(f->p, span)) {
-        struct sl_recurrence r = {.decay = SL_DECAY_SCALAR};
-        sl_fla_form(f, span, head, &r, a->d_k, false, form_row, j, tmp);
-        sl_fla_finish_span(f, span, head);
-        return;
-    }
-    float *q = tmp, *key = q + room, *decay = key + room;
-    const float gamma = (float)decay_of(head);
-    for (size_t i = 0; i < a->d_k; i++)
-        decay[i] = gamma;
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        rotate(j, q, sl_fla_at(f, SL_FLA_Q, t, head), t, j->m->scale);
-        rotate(j, key, sl_fla_at(f, SL_FLA_K, t, head), t, 1);
-        f->p->k->state_step(sl_fla_out(f, t, head), s, decay, NULL, NULL, key,
-                            sl_fla_at(f, SL_FLA_V, t, head), q, a->d_k, a->d_v);
-        sl_fla_finish(f, t, head);
-    }
+    struct sl_recurrence r = {.decay = SL_DECAY_SCALAR};
+    sl_fla_run(&j->f, span, head, &r, j->f.a->d_k, false, recur_row, j, tmp);
+    sl_fla_finish_span(&j->f, span, head);
 }
 
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)

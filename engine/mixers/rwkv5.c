@@ -200,10 +200,24 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     float *s = (float *)(void *)(span->state + m->state) + c * n;
     const float *decay = spread(&m->decay, head, n, tmp);
     const float *bonus = spread(&m->bonus, head, n, tmp + sl_row_floats(n));
+    size_t first = span->row * p->ld + c;
+    const struct sl_state_run run = {.n = span->n_rows,
+                                     .n_k = n,
+                                     .n_v = n,
+                                     .out = j->out + first,
+                                     .ld_out = p->ld,
+                                     .key = j->k + first,
+                                     .val = j->v + first,
+                                     .q = j->r + first,
+                                     .ld_key = p->ld,
+                                     .ld_val = p->ld,
+                                     .ld_q = p->ld,
+                                     .decay = decay,
+                                     .bonus = bonus};
+    p->k->state_run(s, &run);
     for (size_t t = span->row; t < span->row + span->n_rows; t++) {
         size_t at = t * p->ld + c;
         float *out = j->out + at;
-        p->k->state_bonus(out, s, decay, bonus, j->k + at, j->v + at, j->r + at, n, n);
         p->k->layer_norm(out, out, m->ln_x.w + c, m->ln_x.b + c, n, m->ln_x.eps);
         if (m->gated)
             p->k->vmul(out, out, j->g + at, n);

@@ -258,10 +258,25 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     const struct layer *m = j->m;
     size_t n = m->n, c = head * n;
     float *s = (float *)(void *)(span->state + m->state) + c * n;
+    size_t first = span->row * p->ld + c;
+    const struct sl_state_run run = {.n = span->n_rows,
+                                     .n_k = n,
+                                     .n_v = n,
+                                     .out = j->out + first,
+                                     .ld_out = p->ld,
+                                     .key = j->k + first,
+                                     .val = j->v + first,
+                                     .q = j->r + first,
+                                     .ld_key = p->ld,
+                                     .ld_val = p->ld,
+                                     .ld_q = p->ld,
+                                     .decay = j->w + first,
+                                     .ld_decay = p->ld,
+                                     .bonus = m->bonus + c};
+    p->k->state_run(s, &run);
     for (size_t t = span->row; t < span->row + span->n_rows; t++) {
         size_t at = t * p->ld + c;
         float *out = j->out + at;
-        p->k->state_bonus(out, s, j->w + at, m->bonus + c, j->k + at, j->v + at, j->r + at, n, n);
         p->k->layer_norm(out, out, m->ln_x.w + c, m->ln_x.b + c, n, m->ln_x.eps);
         p->k->vmul(out, out, j->g + at, n);
     }

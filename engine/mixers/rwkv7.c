@@ -113,8 +113,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     sl_load_vector(l, &m->ln_x.b, d, "blocks.%zu.att.ln_x.bias", i);
     m->ln_x.eps = EPS_LN_X;
 
-    sl_load_scratch(l, (N_MIX + 4) * ld + ranks,
-                    ld > 4 * sl_row_floats(m->n) ? ld : 4 * sl_row_floats(m->n));
+    sl_load_scratch(l, (N_MIX + 4) * ld + ranks, ld);
     sl_load_carry(l, ld);
 }
 
@@ -394,35 +393,67 @@ static void second_stage(const struct job *j)
     sl_pass_products(j->p, v, n, j, NULL);
 }
 
+/* κ, made one long, and -(κ ⊙ a) in a's place, of one head's rows. */
+static void erase_rows(const struct job *j, const struct sl_span *span, size_t c)
+{
+    const struct sl_pass *p = j->p;
+    const struct sl_kernels *k = p->k;
+    size_t n = j->m->n;
+    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
+        float *kappa = j->kappa + t * p->ld + c, *a = j->a + t * p->ld + c;
+        float square = k->dot16(kappa, kappa, n);
+        float norm = sqrtf(j->m->fused ? square + KAPPA_EPS : square);
+        /* Not fmaxf: a NaN stays one. */
+        k->vscale(kappa, kappa, 1.0f / (norm < KAPPA_MIN ? KAPPA_MIN : norm), n);
+        k->vmul(a, kappa, a, n);
+    }
+}
+
+/* The heads' outputs of the rows: normalised, with what the bonus adds, times the gate. */
+static void finish_rows(const struct job *j, const struct sl_span *span, size_t c, float *bonus)
+{
+    const struct sl_pass *p = j->p;
+    const struct sl_kernels *k = p->k;
+    const struct layer *m = j->m;
+    size_t n = m->n;
+    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
+        size_t at = t * p->ld + c;
+        float *out = j->out + at;
+        k->layer_norm(out, out, m->ln_x.w + c, m->ln_x.b + c, n, m->ln_x.eps);
+        k->vmul(bonus, j->r + at, m->r_k + c, n);
+        k->vscale(bonus, j->v + at, k->dot16(bonus, j->k_tilde + at, n), n);
+        k->vadd(out, out, bonus, n);
+        k->vmul(out, out, j->g + at, n);
+    }
+}
+
 /* All tokens of one span in one head, in order. */
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
     const struct job *j = arg;
     const struct sl_pass *p = j->p;
-    const struct sl_kernels *k = p->k;
     const struct layer *m = j->m;
-    size_t n = m->n, c = head * n, room = sl_row_floats(n);
-    float *s = (float *)(void *)(span->state + m->state) + c * n;
-    float *kappa = tmp, *b = tmp + room, *read = tmp + 2 * room, *bonus = tmp + 3 * room;
-
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
-        size_t at = t * p->ld + c;
-        const float *r = j->r + at, *key = j->k_tilde + at, *v = j->v + at;
-        float *out = j->out + at;
-        float square = k->dot16(j->kappa + at, j->kappa + at, n);
-        float norm = sqrtf(m->fused ? square + KAPPA_EPS : square);
-        /* Not fmaxf: a NaN stays one. */
-        k->vscale(kappa, j->kappa + at, 1.0f / (norm < KAPPA_MIN ? KAPPA_MIN : norm), n);
-        k->vmul(b, kappa, j->a + at, n); /* -(κ ⊙ a): the sign of the read is here */
-        k->state_read(read, s, kappa, n, n);
-        k->state_step(out, s, j->w + at, b, read, key, v, r, n, n);
-
-        k->layer_norm(out, out, m->ln_x.w + c, m->ln_x.b + c, n, m->ln_x.eps);
-        k->vmul(bonus, r, m->r_k + c, n);
-        k->vscale(bonus, v, k->dot16(bonus, key, n), n);
-        k->vadd(out, out, bonus, n);
-        k->vmul(out, out, j->g + at, n);
-    }
+    size_t n = m->n, c = head * n, first = span->row * p->ld + c;
+    erase_rows(j, span, c);
+    const struct sl_state_run run = {.n = span->n_rows,
+                                     .n_k = n,
+                                     .n_v = n,
+                                     .out = j->out + first,
+                                     .ld_out = p->ld,
+                                     .key = j->k_tilde + first,
+                                     .val = j->v + first,
+                                     .q = j->r + first,
+                                     .ld_key = p->ld,
+                                     .ld_val = p->ld,
+                                     .ld_q = p->ld,
+                                     .decay = j->w + first,
+                                     .ld_decay = p->ld,
+                                     .read = j->kappa + first,
+                                     .ld_read = p->ld,
+                                     .b = j->a + first, /* the sign of what is read is here */
+                                     .ld_b = p->ld};
+    p->k->state_run((float *)(void *)(span->state + m->state) + c * n, &run);
+    finish_rows(j, span, c, tmp);
     sl_pass_keep_shift(p, span, m->shift, c, c + n);
 }
 

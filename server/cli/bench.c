@@ -155,9 +155,9 @@ static void fill(float *x, size_t n, float lo, float hi, uint32_t *seed)
     }
 }
 
-static size_t most_scratch(size_t n, size_t d)
+static size_t most_scratch(size_t n, size_t d, size_t g)
 {
-    size_t most = 2 * d; /* the exact one's */
+    size_t most = g; /* the exact one's */
     for (int f = 0; f < SL_FORM_COUNT; f++) {
         size_t k = sl_form_scratch((enum sl_form)f, n, d, d);
         most = k > most ? k : most;
@@ -169,7 +169,7 @@ static enum sl_code head_init(struct head *h, const struct sl_kernels *kernels,
                               const struct rule *rule, size_t n, size_t d, struct sl_error *err)
 {
     size_t g = rule->decay == SL_DECAY_CHANNEL ? n * d : n;
-    size_t all = 4 * n * d + g + 2 * n + d * d + d + 16, scratch = most_scratch(n, d);
+    size_t all = 4 * n * d + g + 2 * n + d * d + d + 16, scratch = most_scratch(n, d, g);
     uint32_t seed = 1;
     h->kernels = kernels;
     h->rule = rule;

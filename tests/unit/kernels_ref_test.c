@@ -290,9 +290,9 @@ static void states_are_right(void **state)
     assert_true(out == BIG + 2);
 }
 
-/* Two tokens by hand, in numbers that are exact: what is read is the state before the token, and
+/* One token by hand, in numbers that are exact: what is read is the state before the token, and
  * the token itself with its bonus. */
-static void state_bonus_is_right(void **state)
+static void a_bonus_is_right(void **state)
 {
     (void)state;
     float s[2][3] = {{1, 2, 3}, {-4, 5, 6}}, out[3];
@@ -302,19 +302,95 @@ static void state_bonus_is_right(void **state)
     const float want[] = {1 + 6 + 0.5F * (-4 - 8), 2 - 6 + 0.5F * (5 + 8),
                           3 + 1.5F + 0.5F * (6 - 2)};
     const float after[2][3] = {{0.5F + 3, 1 - 3, 1.5F + 0.75F}, {-1 + 8, 1.25F - 8, 1.5F + 2}};
-    ref->state_bonus(out, s[0], decay, bonus, key, val, q, 2, 3);
+    struct sl_state_run r = {.n = 1,
+                             .n_k = 2,
+                             .n_v = 3,
+                             .out = out,
+                             .key = key,
+                             .val = val,
+                             .q = q,
+                             .decay = decay,
+                             .bonus = bonus};
+    ref->state_run(s[0], &r);
     assert_memory_equal(out, want, sizeof want);
     assert_memory_equal(s, after, sizeof after);
     /* Keys in order: 2^24 first swallows the ones after it. */
     float t[] = {BIG, 1, 1}, back[] = {1, 1, BIG};
     const float one[] = {1, 1, 1}, zero[] = {0, 0, 0};
-    ref->state_bonus(out, t, one, zero, zero, one, one, 3, 1);
+    r = (struct sl_state_run){.n = 1,
+                              .n_k = 3,
+                              .n_v = 1,
+                              .out = out,
+                              .key = zero,
+                              .val = one,
+                              .q = one,
+                              .decay = one,
+                              .bonus = zero};
+    ref->state_run(t, &r);
     assert_true(out[0] == BIG);
-    ref->state_bonus(out, back, one, zero, zero, one, one, 3, 1);
+    ref->state_run(back, &r);
     assert_true(out[0] == BIG + 2);
 }
 
-/* RWKV-4's mean as the paper writes it (equation 16), without any stabiliser, in double. */
+/* Tokens in one call are the same tokens one after another, each a read and a step. */
+static void check_run(bool decays, bool erases, bool corrects)
+{
+    enum { T = 4, LD = 7 };
+    float key[T * LD], q[T * LD], decay[T * LD], reads[T * LD], b[T * LD], val[T * LD], beta[T];
+    float s[2][K * V], out[T * LD], want[V], read[V], written[V];
+    float *const all[] = {key, q, decay, reads, b, val};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        fill_uniform(all[i], (size_t)T * LD, (uint32_t)i + 1);
+    fill_uniform(beta, T, 8);
+    fill_uniform(s[0], K * V, 9);
+    memcpy(s[1], s[0], sizeof s[0]);
+    const struct sl_state_run r = {.n = T,
+                                   .n_k = K,
+                                   .n_v = V,
+                                   .out = out,
+                                   .ld_out = LD,
+                                   .key = key,
+                                   .val = val,
+                                   .q = q,
+                                   .ld_key = LD,
+                                   .ld_val = LD,
+                                   .ld_q = LD,
+                                   .decay = decays ? decay : NULL,
+                                   .ld_decay = LD,
+                                   .one_decay = corrects,
+                                   .read = erases || corrects ? reads : NULL,
+                                   .ld_read = LD,
+                                   .b = erases ? b : NULL,
+                                   .ld_b = LD,
+                                   .beta = corrects ? beta : NULL,
+                                   .ld_beta = 1};
+    ref->state_run(s[0], &r);
+    for (size_t t = 0; t < T; t++) {
+        float all_alike[K], *w = decay + t * LD;
+        for (size_t i = 0; i < K; i++)
+            all_alike[i] = w[0];
+        ref->state_read(read, s[1], reads + t * LD, K, V);
+        for (size_t v = 0; v < V; v++)
+            written[v] = corrects ? (read[v] * -(decays ? w[0] : 1) + val[t * LD + v]) * beta[t]
+                                  : val[t * LD + v];
+        ref->state_step(want, s[1], decays ? (corrects ? all_alike : w) : NULL,
+                        erases ? b + t * LD : NULL, erases ? read : NULL, key + t * LD, written,
+                        q + t * LD, K, V);
+        assert_memory_equal(out + t * LD, want, sizeof want);
+    }
+    assert_memory_equal(s[0], s[1], sizeof s[0]);
+}
+
+static void runs_are_right(void **state)
+{
+    (void)state;
+    check_run(false, false, false);
+    check_run(true, false, false);
+    check_run(true, true, false);
+    check_run(false, false, true);
+    check_run(true, false, true);
+}
+
 static void wkv4_is_right(void **state)
 {
     (void)state;
@@ -361,7 +437,8 @@ int main(void)
         cmocka_unit_test(matmul_in_order_with_one_rounding),
         cmocka_unit_test(matmul_is_accurate),
         cmocka_unit_test(states_are_right),
-        cmocka_unit_test(state_bonus_is_right),
+        cmocka_unit_test(a_bonus_is_right),
+        cmocka_unit_test(runs_are_right),
         cmocka_unit_test(wkv4_is_right),
     };
     return cmocka_run_group_tests_name("kernels_ref", tests, NULL, NULL);

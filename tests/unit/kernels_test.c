@@ -352,14 +352,6 @@ static void check_state(const struct sl_kernels *k, size_t n_k, size_t n_v, int 
         assert_same_floats(out[1], out[0], n_v, what);
         assert_same_floats(s[1], s[0], n_k * n_v, what);
     }
-    for (int t = 0; t < 2; t++) {
-        ref->state_bonus(out[0], s[0], by_key[0], by_key[1], by_key[2], by_value[1], by_key[3], n_k,
-                         n_v);
-        k->state_bonus(out[1], s[1], by_key[0], by_key[1], by_key[2], by_value[1], by_key[3], n_k,
-                       n_v);
-        assert_same_floats(out[1], out[0], n_v, what);
-        assert_same_floats(s[1], s[0], n_k * n_v, what);
-    }
     for (size_t i = 0; i < 4; i++)
         sl_free(by_key[i]);
     for (size_t i = 0; i < 2; i++) {
@@ -379,6 +371,100 @@ static void states(void **state)
         for (size_t j = 0; j < COUNT(values); j++)
             for (int form = 0; form < 8; form++)
                 check_state(k, keys[i], values[j], form & 3, form & 4);
+}
+
+/* The rules' ways through a state: what each has. */
+static const struct run_kind {
+    const char *name;
+    bool decays, one_decay, erases, corrects, has_bonus;
+} run_kinds[] = {
+    {"adds", false, false, false, false, false},
+    {"decays", true, false, false, false, false},
+    {"has one decay", true, true, false, false, false},
+    {"has a bonus", true, false, false, false, true},
+    {"has a bonus and one decay", true, true, false, false, true},
+    {"erases", true, false, true, false, false},
+    {"erases with one decay", true, true, true, false, false},
+    {"corrects", false, false, false, true, false},
+    {"corrects what decays", true, true, false, true, false},
+};
+
+enum { RUN_MAX = 19 };
+
+/* n tokens in one call, whose vectors lie further apart than they are long. */
+static void check_run(const struct sl_kernels *k, size_t n_k, size_t n_v,
+                      const struct run_kind *kind, size_t n, bool special)
+{
+    enum { KEY, Q, DECAY, READ, B, VECTORS };
+    char what[128];
+    (void)snprintf(what, sizeof what, "%s: %zu tokens, state %zu x %zu, that %s", k->name, n, n_k,
+                   n_v, kind->name);
+    size_t ld_k = n_k + 3, ld_v = n_v + 5;
+    float *by_key[VECTORS], *bonus = floats(n_k), *beta = floats(2 * n), *val = floats(n * ld_v);
+    float *s[2], *out[2];
+    for (size_t i = 0; i < VECTORS; i++) {
+        by_key[i] = floats(n * ld_k);
+        fill_special(by_key[i], n * ld_k, i + n_k, special);
+    }
+    fill_special(bonus, n_k, 7, special);
+    fill_special(beta, 2 * n, 8, special);
+    fill_special(val, n * ld_v, 9, special);
+    for (size_t i = 0; i < 2; i++) {
+        s[i] = floats(n_k * n_v);
+        fill_special(s[i], n_k * n_v, n_k + n_v, special);
+        out[i] = floats(n * ld_v);
+        memset(out[i], 0, n * ld_v * sizeof *out[i]);
+    }
+    struct sl_state_run r = {.n = n,
+                             .n_k = n_k,
+                             .n_v = n_v,
+                             .ld_out = ld_v,
+                             .key = by_key[KEY],
+                             .val = val,
+                             .q = by_key[Q],
+                             .ld_key = ld_k,
+                             .ld_val = ld_v,
+                             .ld_q = ld_k,
+                             .decay = kind->decays ? by_key[DECAY] : NULL,
+                             .ld_decay = n % 2 ? ld_k : 0,
+                             .one_decay = kind->one_decay,
+                             .read = kind->erases || kind->corrects ? by_key[READ] : NULL,
+                             .ld_read = ld_k,
+                             .b = kind->erases ? by_key[B] : NULL,
+                             .ld_b = ld_k,
+                             .beta = kind->corrects ? beta : NULL,
+                             .ld_beta = 2,
+                             .bonus = kind->has_bonus ? bonus : NULL};
+    r.out = out[0];
+    ref->state_run(s[0], &r);
+    r.out = out[1];
+    k->state_run(s[1], &r);
+    assert_same_floats(out[1], out[0], n * ld_v, what);
+    assert_same_floats(s[1], s[0], n_k * n_v, what);
+    for (size_t i = 0; i < VECTORS; i++)
+        sl_free(by_key[i]);
+    for (size_t i = 0; i < 2; i++) {
+        sl_free(s[i]);
+        sl_free(out[i]);
+    }
+    sl_free(bonus);
+    sl_free(beta);
+    sl_free(val);
+}
+
+static void state_runs(void **state)
+{
+    (void)state;
+    static const size_t keys[] = {1, 3, 8, 64, 65};
+    static const size_t values[] = {1, 7, 17, 64, 65, 72, 201};
+    static const size_t tokens[] = {1, 2, 7, 8, RUN_MAX};
+    FOR_TABLES(k)
+    for (size_t i = 0; i < COUNT(keys); i++)
+        for (size_t j = 0; j < COUNT(values); j++)
+            for (size_t t = 0; t < COUNT(tokens); t++)
+                for (size_t f = 0; f < COUNT(run_kinds); f++)
+                    for (int special = 0; special < 2; special++)
+                        check_run(k, keys[i], values[j], &run_kinds[f], tokens[t], special);
 }
 
 /* Eight vectors: out, num, den, peak, decay, bonus, k, v; each exactly n long. */
@@ -456,6 +542,7 @@ int main(void)
         cmocka_unit_test(vectors),
         cmocka_unit_test(functions_over_all_floats),
         cmocka_unit_test(states),
+        cmocka_unit_test(state_runs),
         cmocka_unit_test(wkv4),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
