@@ -106,7 +106,7 @@ JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # --- targets -------------------------------------------------------------------------------------
 
-.PHONY: help all run test check soak bench asan tsan arm64 sysroot fuzz tidy format install deps \
+.PHONY: help all run test check soak soak-hour bench asan tsan arm64 sysroot fuzz tidy format install deps \
         deps-test deps-model model whiteboard clean
 .DEFAULT_GOAL := all
 
@@ -131,12 +131,16 @@ bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits mea
 	@for b in $(BENCHES); do $$b || exit 1; done
 
 SOAK := $(B)/tests/fault/durable_test $(B)/tests/fault/calls_test $(B)/tests/api/paging_test \
-        $(B)/tests/cluster/fleet_load_test
+        $(B)/tests/api/sequences_test $(B)/tests/cluster/fleet_load_test
 soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call failing, 10,000 sessions in 64 places
 	SLATE_BUILD=$(B) $(B)/tests/fault/calls_test 1
 	SLATE_BUILD=$(B) $(B)/tests/fault/durable_test 1000
 	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000
+	SLATE_BUILD=$(B) $(B)/tests/api/sequences_test 120
 	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_load_test 200
+
+soak-hour: all $(B)/tests/api/soak_test ## mixed traffic for an hour (SLATE_SOAK_SECONDS): memory, time, places
+	SLATE_BUILD=$(B) SLATE_SOAK_SECONDS=$${SLATE_SOAK_SECONDS:-3600} $(B)/tests/api/soak_test
 
 asan: deps deps-test ## every test under the address and undefined-behaviour sanitizers
 	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=asan check

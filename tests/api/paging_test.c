@@ -20,40 +20,13 @@
 
 #include "engine/base/mem.h"
 #include "tests/support/node.h"
+#include "tests/support/process.h"
 
 enum { RUNNING = 32, PLACES = 64, ROUNDS = 3 };
 
 static size_t n_sessions = 600;
 
 static struct node small, large;
-
-/* --- memory ------------------------------------------------------------------------------------*/
-
-/* Resident bytes of the server. */
-static size_t resident(const struct node *n)
-{
-    char path[64], line[256];
-    size_t kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)n->a.server->pid);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f))
-        if (sscanf(line, "VmRSS: %zu kB", &kib) == 1)
-            break;
-    fclose(f);
-    assert_true(kib > 0);
-    return kib * 1024;
-}
-
-/* The sanitizers keep what was freed. */
-static bool memory_counts(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return false;
-#else
-    return true;
-#endif
-}
 
 /* --- round robin -------------------------------------------------------------------------------*/
 
@@ -127,7 +100,7 @@ static void round_robin(void **state)
     for (unsigned round = 0; round < ROUNDS; round++) {
         one_round(&small, round, round == ROUNDS - 1 ? came : NULL);
         one_round(&large, round, round == ROUNDS - 1 ? stayed : NULL);
-        bytes[round] = resident(&small);
+        bytes[round] = process_resident(small.a.server->pid);
     }
     for (size_t i = 0; i < n_sessions; i++) {
         output_same(&came[i].o, &stayed[i].o);
@@ -150,7 +123,7 @@ static void round_robin(void **state)
                 (double)(n_sessions - PLACES) * ROUNDS);
     assert_true(metric(small.a.client, "slate_sessions_in_memory") <= PLACES);
     assert_true(metric(large.a.client, "slate_session_loads_total") == 0);
-    if (memory_counts())
+    if (process_memory_counts())
         assert_true(bytes[2] < bytes[1] + bytes[1] / 20 + (2u << 20));
     sl_free(came);
     sl_free(stayed);

@@ -22,16 +22,17 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "tests/fault/intercept.h"
 #include "tests/support/api.h"
 #include "tests/support/inside.h"
+#include "tests/support/process.h"
 #include "tests/support/redis.h"
 
 enum { STRIDE = 13, MOST_CALLS = 500, LOOK_MAX = 2048 };
@@ -133,17 +134,6 @@ static const char *tensors_of(const char *p, size_t *ret_n)
     assert_true(header < n - sizeof header);
     *ret_n = n - sizeof header - (size_t)header;
     return p + sizeof header + header;
-}
-
-static size_t open_files(void)
-{
-    size_t n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    assert_non_null(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n;
 }
 
 /* --- requests ----------------------------------------------------------------------------------*/
@@ -353,7 +343,8 @@ static void check_rest(const struct expected *x, const char *what)
         fail_msg("%s: %g slots are in use, not %g", what, slots, x->slots);
     int64_t deadline = client_now_ms() + 20000;
     size_t files;
-    while ((files = open_files()) > x->files) { /* a connection of the store comes back by itself */
+    while ((files = process_files(getpid())) >
+           x->files) { /* a connection of the store comes back by itself */
         if (client_now_ms() > deadline)
             fail_msg("%s: %zu descriptors are open, not %zu", what, files, x->files);
         must("GET", "/livez", "", 200);
@@ -419,7 +410,7 @@ static void expectations(const struct scene *sc, struct expected *x, uint64_t *c
     must("POST", "/v1/sessions/by/pause", "", 200);
     x->slots = talk_metric("slate_slots_used");
     talk_until("slate_http_connections", 1);
-    x->files = open_files();
+    x->files = process_files(getpid());
 }
 
 static void each_call_fails(void **state)
@@ -441,7 +432,8 @@ static void each_call_fails(void **state)
     }
     print_message("%zu calls failed, each once: %zu requests were told, %zu had no answer\n",
                   n_tried, n_failed, n_broken);
-    assert_true(n_tried > 400 / stride && n_failed > 0 && n_broken > 0);
+    assert_true(n_tried > 400 / stride);
+    assert_true(stride > STRIDE || (n_failed > 0 && n_broken > 0));
 }
 
 static int start_server(const char *store, bool tcp)
