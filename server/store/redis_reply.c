@@ -364,7 +364,8 @@ void sl_rd_take(struct sl_rd_op *op, redisReply *reply)
         take_ok(op, reply);
     else if (!strcmp(word, "busy") && op->call.kind == SL_RD_TAKE)
         take_view(op, reply, true);
-    else if (!strcmp(word, "missing") && op->n_reloads++ < SL_REDIS_RELOADS_MAX)
+    else if (!strcmp(word, "missing") && op->call.kind == SL_RD_SNAP &&
+             op->n_reloads++ < SL_REDIS_RELOADS_MAX)
         sl_rd_begin_pieces(op);
     else if (!strcmp(word, "none") && op->call.kind == SL_RD_REMOVE && repeated)
         sl_rd_finish(op); /* the first time did it */
