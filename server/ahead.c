@@ -27,11 +27,25 @@ static void on_read(struct sl_long_job *j)
     struct long_body *b = of_job(j);
     if (b->json)
         sl_json_ahead_offer(b->json);
+    sl_exchange_on(b->ex, NULL, NULL);
     if (b->ex->conn)
         b->next(b->ex);
     else
         sl_exchange_cut(b->ex);
 }
+
+/* The client has gone. */
+static void on_abort(struct sl_exchange *ex, void *user)
+{
+    struct long_body *b = user;
+    if (!sl_longwork_remove(ex->env->longwork, &b->job))
+        return; /* on_read() sees it */
+    ex->ahead = NULL;
+    sl_free(b);
+    sl_exchange_cut(ex);
+}
+
+static const struct sl_exchange_events events = {.abort = on_abort};
 
 bool sl_exchange_read_ahead(struct sl_exchange *ex, void (*next)(struct sl_exchange *ex))
 {
@@ -43,6 +57,7 @@ bool sl_exchange_read_ahead(struct sl_exchange *ex, void (*next)(struct sl_excha
         return false;
     *b = (struct long_body){.job = {.work = read_body, .done = on_read}, .ex = ex, .next = next};
     ex->ahead = b;
+    sl_exchange_on(ex, &events, b);
     sl_longwork_add(w, &b->job, ex->n_body);
     return true;
 }

@@ -14,7 +14,6 @@ enum {
                                  connection; a larger one costs it */
     LINGER_MAX = 1024 * 1024, /* bytes thrown away, and time spent, after a last answer */
     LINGER_MS = 2000,
-    REQUESTS_A_TURN = 8,   /* of one connection, before others come */
     BODY_PIECE = 64 * 1024 /* a body that has grown by so much is on its way */
 };
 
@@ -164,7 +163,7 @@ static void on_complete(struct sl_conn *c)
 {
     c->state = SL_CONN_HANDLING;
     c->first_byte_us = 0;
-    c->n_served++;
+    c->has_served = true;
     if (c->refusal.code)
         sl_refuse(c->ex, &c->refusal);
     else
@@ -221,7 +220,7 @@ static bool read_on(struct sl_conn *c)
             c->state = SL_CONN_CLOSING;
             return true;
         }
-        if (!may_begin(c) || c->n_served >= REQUESTS_A_TURN)
+        if (!may_begin(c) || c->has_served)
             return false;
         c->first_byte_us = (int64_t)(uv_hrtime() / 1000);
         c->head_ms = now_ms(c);
@@ -334,7 +333,7 @@ static bool after_flush(struct sl_conn *c)
             ex->events->writable(ex, ex->user);
         return true;
     }
-    return may_begin(c) && c->n_served < REQUESTS_A_TURN;
+    return may_begin(c) && !c->has_served;
 }
 
 static int64_t deadline(const struct sl_conn *c)
@@ -410,7 +409,7 @@ static void advance(struct sl_conn *c, const char *data, size_t n)
         return;
     c->in = data;
     c->n_in = n;
-    c->n_served = 0;
+    c->has_served = false;
     c->in_advance = true;
     do {
         while (step(c))

@@ -21,7 +21,8 @@
  * - Whoever waits for its client can lose its place to a newcomer: the transport is told who does
  *   (`waits`) and sheds the one that has waited longest. So idle and slow clients, however many,
  *   keep nobody out.
- * - After REQUESTS_A_TURN requests that were sent ahead the loop's other connections come first.
+ * - One request of a connection at each turn of the loop: a thousand that were sent ahead wait
+ * until all other connections had theirs.
  *
  * Why not uv_tcp_t in here: the fuzzer, and tests of a hundred interleavings, need no sockets.
  * Loop's thread. Private to the HTTP core. */
@@ -160,7 +161,7 @@ struct sl_conn {
     bool unread;             /* CLOSING, and the request was not read whole: LINGER comes next */
     bool used;               /* a request has been read on it */
     bool stop;               /* the server is closing: no further request */
-    unsigned n_served;       /* requests of this call of advance() */
+    bool has_served;         /* a request, in this call of advance() */
     enum sl_conn_wait waits; /* as the transport was told */
     bool moved_on;           /* waiting begins anew */
 

@@ -66,6 +66,13 @@ static void *run(void *arg)
 
 /* --- the loop -------------------------------------------------------------------------------- */
 
+/* One job fewer. */
+static void count_off(struct sl_longwork *w)
+{
+    if (--w->n_jobs == 0)
+        uv_unref((uv_handle_t *)&w->wake);
+}
+
 static void on_wake(uv_async_t *wake)
 {
     struct sl_longwork *w = wake->data;
@@ -76,8 +83,7 @@ static void on_wake(uv_async_t *wake)
     pthread_mutex_unlock(&w->lock);
     while (j) {
         struct sl_long_job *next = j->next;
-        if (--w->n_jobs == 0)
-            uv_unref((uv_handle_t *)&w->wake);
+        count_off(w);
         j->done(j);
         j = next;
     }
@@ -96,6 +102,21 @@ void sl_longwork_add(struct sl_longwork *w, struct sl_long_job *j, size_t size)
     *p = j;
     pthread_cond_signal(&w->filled);
     pthread_mutex_unlock(&w->lock);
+}
+
+bool sl_longwork_remove(struct sl_longwork *w, struct sl_long_job *j)
+{
+    pthread_mutex_lock(&w->lock);
+    struct sl_long_job **p = &w->waiting;
+    while (*p && *p != j)
+        p = &(*p)->next;
+    bool found = *p != NULL;
+    if (found)
+        *p = j->next;
+    pthread_mutex_unlock(&w->lock);
+    if (found)
+        count_off(w);
+    return found;
 }
 
 /* --- open and close -------------------------------------------------------------------------- */

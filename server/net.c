@@ -119,6 +119,16 @@ static void stop_watching(struct sl_net_conn *c)
     c->watcher = NULL;
 }
 
+/* What its client has not taken never will be whole: the kernel forgets its part of it, too, which
+ * a client that goes on reading a byte now and then would make it keep. */
+static void forget_sent(struct sl_net_conn *c)
+{
+    uv_os_fd_t fd;
+    const struct linger reset = {.l_onoff = 1};
+    if (uv_fileno(&c->socket.handle, &fd) == 0)
+        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+}
+
 static void t_close(void *t)
 {
     struct sl_net_conn *c = t;
@@ -127,6 +137,8 @@ static void t_close(void *t)
     c->closing = true;
     c->net->n_open--;
     leave_line(c);
+    if (c->conn && c->conn->out.n > 0)
+        forget_sent(c);
     stop_watching(c);
     uv_close(&c->socket.handle, on_handle_closed);
     uv_close((uv_handle_t *)&c->timer, on_handle_closed);

@@ -224,8 +224,14 @@ void sl_run_cancel(struct sl_run *r, bool commit)
     if (!commit)
         r->roll_back = true;
     r->cancelled = true;
-    if (r->state == WAITING) {
+    bool is_waiting = r->state == WAITING;
+    if (is_waiting)
         sl_run_leave_line(r);
+    if (r->state == TOKENISING && sl_longwork_remove(r->ts->opt.longwork, &r->tokenising)) {
+        is_waiting = true;
+        r->ts->n_waiting--;
+    }
+    if (is_waiting) {
         if (r->lost)
             sl_run_tell_lost(r, &r->result.error);
         sl_run_end_with(r, r->lost ? SL_FINISH_NONE : SL_FINISH_CANCELLED);

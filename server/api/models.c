@@ -135,6 +135,16 @@ static void on_long_done(struct sl_long_job *job)
     finish(of_long(job));
 }
 
+/* Nobody waits for it any more. */
+static void on_abort(struct sl_exchange *ex, void *user)
+{
+    struct job *j = user;
+    if (sl_longwork_remove(sl_server_longwork(sl_exchange_server(ex)), &j->job))
+        finish(j);
+}
+
+static const struct sl_exchange_events events = {.abort = on_abort};
+
 static enum sl_code
 prepare(struct job *j, enum sl_code (*decode)(struct sl_tokenize_request *, const void *, size_t,
                                               const struct sl_limits *, struct sl_error *))
@@ -171,6 +181,7 @@ static void start(struct sl_exchange *ex,
     j->code = prepare(j, decode);
     bool is_long = j->req.text.n > SL_LONG_BYTES || j->req.n_tokens >= LONG_TOKENS;
     if (!j->code && is_long) {
+        sl_exchange_on(ex, &events, j);
         sl_longwork_add(sl_server_longwork(sl_exchange_server(ex)), &j->job,
                         j->req.text.n + TOKEN_BYTES * j->req.n_tokens);
         return;

@@ -164,6 +164,7 @@ static void test_head_has_the_length_and_no_body(void **state)
 {
     (void)state;
     wire_puts(&f.w, "HEAD /hello HTTP/1.1\r\n" HOST "\r\nHEAD /borrowed HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
     assert_string_equal(f.w.out,
                         "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(
                             0) "\r\nHTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
@@ -252,6 +253,7 @@ static void test_pipelined_requests_are_answered_in_order(void **state)
     (void)state;
     wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\nGET /hold HTTP/1.1\r\n" HOST
                     "\r\nGET /hello HTTP/1.1\r\n" HOST "\r\n");
+    wire_loop(&f.w);
     assert_string_equal(f.w.out, HELLO(0));
     assert_non_null(f.held);
     wire_clear(&f.w);

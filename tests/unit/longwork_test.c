@@ -101,6 +101,23 @@ static void test_short_ones_pass_and_long_ones_get_their_turn(void **state)
     uv_sem_destroy(&go);
 }
 
+static void test_jobs_can_be_taken_back(void **state)
+{
+    (void)state;
+    struct job first, gone, kept;
+    uv_sem_t go;
+    assert_int_equal(uv_sem_init(&go, 0), 0);
+    add(&first, 'a', 1, &go);
+    add(&gone, 'b', 2, NULL);
+    add(&kept, 'c', 3, NULL);
+    assert_true(sl_longwork_remove(f.work, &gone.job));
+    assert_false(sl_longwork_remove(f.work, &gone.job));
+    uv_sem_post(&go);
+    assert_int_equal(uv_run(&f.loop, UV_RUN_DEFAULT), 0);
+    assert_string_equal(f.done, "ac");
+    uv_sem_destroy(&go);
+}
+
 static void test_its_priority_is_low(void **state)
 {
     (void)state;
@@ -117,6 +134,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_short_ones_pass_and_long_ones_get_their_turn),
+        T(test_jobs_can_be_taken_back),
         T(test_its_priority_is_low),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

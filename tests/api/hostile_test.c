@@ -1,0 +1,754 @@
+/* hostile_test.c: attacks, and eight honest clients that keep their throughput under each.
+ *
+ * Attack and quiet take turns in one run. "Without it" the foes do the same work against a port
+ * that swallows all, so that what they take of the processors themselves counts on both sides; the
+ * order changes from pair to pair, and the median of the pairs' ratios decides: noise has to hit
+ * most of them, on one side, to do so. Both numbers are printed. Where other programs keep the
+ * machine busy the server's time on the processors is judged in their place: how much of it an
+ * honest request takes. An honest client that is refused, cut off or not answered fails the test at
+ * once.
+ *
+ * That a limit is what does it is shown by a server that has none (the option that sets it as wide
+ * as it goes): the same attack then holds its connections, or fills the memory.
+ *
+ * `hostile_test 10000` (make soak) does it with so many idle connections, and for longer;
+ * `hostile_test 1000 '*bombs*'` runs the tests of that name. */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/foes.h"
+#include "tests/support/honest.h"
+#include "tests/support/server.h"
+#include "tests/support/tree.h"
+
+#define HOST "Host: localhost\r\n"
+#define JSON "Content-Type: application/json\r\n"
+#define GET(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define N(a) (sizeof(a) / sizeof *(a))
+
+enum { SLICE = 500 /* requests */, SLICE_MS = 10000, PAIRS = 5, PAIRS_MAX = 15, WAIT_MS = 20000 };
+static const double least = 0.9;
+/* Of the processors, taken by what is no part of the test: above it requests per second tell more
+ * of the others than of the server. Then requests per second of the server's own time decide. */
+static const double others_max = 0.15;
+
+static size_t n_idle = 1000, n_slice = SLICE;
+
+/* --- a server and what it says of itself ------------------------------------------------------ */
+
+/* It logs next to nothing: nobody reads it meanwhile. */
+static struct server *start(const char *const *options)
+{
+    const char *all[32] = {"--log-level", "error", "--threads", "1", "--sessions-in-memory", "64"};
+    size_t n = 6;
+    for (size_t i = 0; options[i]; i++)
+        all[n++] = options[i];
+    struct server *s = server_start_loading(all);
+    for (bool ready = false; !ready;) {
+        struct raw_response *p = raw_ask(s, GET("/readyz"));
+        ready = p->status == 200;
+        raw_response_free(p);
+    }
+    return s;
+}
+
+static double metric_of(const struct server *s, const char *name)
+{
+    struct raw_response *p = raw_ask(s, GET("/metrics"));
+    char line[96];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(p->body, line);
+    assert_non_null(at);
+    double v = strtod(at + strlen(line), NULL);
+    raw_response_free(p);
+    return v;
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* MiB that are resident. */
+static double resident(const struct server *s)
+{
+    char path[64], line[256];
+    size_t kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)s->pid);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        if (sscanf(line, "VmRSS: %zu kB", &kib) == 1)
+            break;
+    fclose(f);
+    assert_true(kib > 0);
+    return (double)kib / 1024;
+}
+
+/* Waits until so many foes, or fewer, are left. false: they stay. */
+static bool until_open(struct foes *f, size_t n, int64_t ms)
+{
+    const struct timespec tick = {.tv_nsec = 5000000};
+    for (int64_t end = now_ms() + ms; foes_open(f) > n;) {
+        if (now_ms() > end)
+            return false;
+        nanosleep(&tick, NULL);
+    }
+    return true;
+}
+
+/* --- with and without ------------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(const double *values, size_t n)
+{
+    double v[PAIRS_MAX];
+    memcpy(v, values, n * sizeof *v);
+    qsort(v, n, sizeof *v, by_size);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/* What a slice gave: requests per second, and per second of the server's time. */
+struct got {
+    double rate, cpu_rate;
+};
+
+/* Seconds that the server's threads were on the processors, but for those of low priority: their
+ * time is what others leave. */
+static double cpu_s(const struct server *s)
+{
+    char path[64], line[512];
+    double sum = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)s->pid);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        long nice;
+        unsigned long long ns = 0;
+        char stat[128];
+        snprintf(stat, sizeof stat, "%s/%.20s/stat", path, e->d_name);
+        FILE *f = e->d_name[0] == '.' ? NULL : fopen(stat, "r");
+        bool whole = f && fgets(line, sizeof line, f);
+        const char *at = whole ? strrchr(line, ')') : NULL;
+        if (f)
+            fclose(f);
+        if (!at ||
+            sscanf(at, ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
+                   &nice) != 1)
+            continue;
+        snprintf(stat, sizeof stat, "%s/%.20s/schedstat", path, e->d_name);
+        f = fopen(stat, "r");
+        if (f && nice <= getpriority(PRIO_PROCESS, 0) && fscanf(f, "%llu", &ns) == 1)
+            sum += (double)ns / 1e9;
+        if (f)
+            fclose(f);
+    }
+    closedir(d);
+    return sum;
+}
+
+/* Clients that only come once have come, and what they ask for at first is done. */
+static void until_quiet(const struct server *s)
+{
+    const struct timespec some = {.tv_nsec = 20000000};
+    for (double before = -1, now; (now = cpu_s(s)) - before > 0.001; before = now)
+        nanosleep(&some, NULL);
+}
+
+static struct got slice(struct server *s, struct honest *h, const struct foe_plan *plan,
+                        unsigned port)
+{
+    size_t n = 0;
+    struct foes *f = foes_start(plan, port);
+    if (!plan->life_ms)
+        until_quiet(s);
+    double before = cpu_s(s);
+    double rate = honest_slice(h, n_slice, SLICE_MS, &n);
+    double used = cpu_s(s) - before;
+    foes_stop(f, NULL);
+    return (struct got){rate, (double)n / used};
+}
+
+/* Seconds in which the processors did something, for anybody; and in which they could have. */
+static void processors(double *ret_busy, double *ret_all)
+{
+    unsigned long long v[8] = {0}, all = 0;
+    FILE *f = fopen("/proc/stat", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2],
+                            &v[3], &v[4], &v[5], &v[6], &v[7]),
+                     8);
+    fclose(f);
+    for (int i = 0; i < 8; i++)
+        all += v[i];
+    double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
+    *ret_busy = (double)(all - v[3] - v[4]) * tick;
+    *ret_all = (double)all * tick;
+}
+
+struct clock_of {
+    double busy, all, own;
+};
+
+static struct clock_of clock_now(const struct server *s)
+{
+    struct clock_of c;
+    struct timespec ts;
+    clockid_t server;
+    assert_int_equal(clock_getcpuclockid(s->pid, &server), 0);
+    processors(&c.busy, &c.all);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &ts);
+    c.own = (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+    clock_gettime(server, &ts);
+    c.own += (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+    return c;
+}
+
+/* The attack against s; PAIRS pairs, and as many more as it takes for the median to be right. */
+static void attack(const char *name, struct server *s, const struct foe_plan *p)
+{
+    double without[PAIRS_MAX], under[PAIRS_MAX], ratio[PAIRS_MAX], cpu[PAIRS_MAX], wall, own, r;
+    struct foe_plan plan = *p;
+    struct honest *h = honest_open(s->port);
+    unsigned sink = sink_port();
+    size_t n = 0;
+    plan.clock = s->pid; /* so many attacks to so much work, on a busy machine as on a quiet one */
+    (void)honest_slice(h, n_slice, SLICE_MS, NULL);
+    struct clock_of begun = clock_now(s);
+    do {
+        for (size_t end = n + PAIRS; n < end; n++) {
+            struct got a, b;
+            if (n % 2)
+                b = slice(s, h, &plan, s->port);
+            a = slice(s, h, &plan, sink);
+            if (n % 2 == 0)
+                b = slice(s, h, &plan, s->port);
+            without[n] = a.rate;
+            under[n] = b.rate;
+            ratio[n] = b.rate / a.rate;
+            cpu[n] = b.cpu_rate / a.cpu_rate;
+        }
+        struct clock_of now = clock_now(s);
+        double others = (now.busy - begun.busy - (now.own - begun.own)) / (now.all - begun.all);
+        wall = median_of(ratio, n);
+        own = median_of(cpu, n);
+        r = others > others_max ? own : wall;
+        if (others > others_max)
+            printf("%s: others take %.0f %% of the processors: judged by the server's time\n", name,
+                   100 * others);
+    } while (r < least && n < PAIRS_MAX);
+    printf("%s: %.0f requests/s without, %.0f under it: %.0f %%; %.0f %% by the server's time "
+           "(%zu pairs)\n",
+           name, median_of(without, n), median_of(under, n), 100 * wall, 100 * own, n);
+    fflush(stdout);
+    honest_close(h);
+    if (r < least)
+        fail_msg("%s: honest clients keep %.0f %% of their throughput", name, 100 * r);
+}
+
+/* --- connections that do nothing -------------------------------------------------------------- */
+
+static void test_idle_connections(void **state)
+{
+    (void)state;
+    struct rlimit r;
+    char places[32];
+    const struct foe_plan plan = {.n = n_idle};
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &r), 0);
+    if (r.rlim_cur < 3 * n_idle) {
+        printf("skipped: %zu idle connections need more descriptors than there are\n", n_idle);
+        skip();
+    }
+    snprintf(places, sizeof places, "%zu", n_idle / 4);
+    struct server *s = start(ARGS("--max-connections", places));
+    attack("idle connections", s, &plan);
+    struct foes *f = foes_start(&plan, s->port);
+    assert_true(metric_of(s, "slate_http_connections") <= (double)n_idle / 4);
+    assert_true(metric_of(s, "slate_http_connections_shed_total") >= (double)n_idle / 2);
+    foes_stop(f, NULL);
+    server_stop(s);
+    /* Without the limit they all stay. */
+    s = start(ARGS("--max-connections", "100000"));
+    f = foes_start(&plan, s->port);
+    while (metric_of(s, "slate_http_connections") < (double)n_idle)
+        ;
+    foes_stop(f, NULL);
+    server_stop(s);
+}
+
+/* --- slow heads and bodies -------------------------------------------------------------------- */
+
+/* One byte at a time, for ever, and none of them puts the deadline off. With a wide one they stay.
+ */
+static void slow(const char *name, const struct foe_text *text, size_t at_once, const char *option)
+{
+    struct foe_plan plan = {
+        .n = 200, .texts = text, .n_texts = 1, .at_once = at_once, .piece_ms = 50, .life_ms = 1000};
+    char argument[64];
+    snprintf(argument, sizeof argument, "--%s", option);
+    struct server *s = start(ARGS(argument, "300ms"));
+    attack(name, s, &plan);
+    plan.life_ms = 0;
+    struct foes *f = foes_start(&plan, s->port);
+    assert_true(until_open(f, 0, WAIT_MS));
+    struct foes_result res;
+    foes_stop(f, &res);
+    assert_memory_equal(res.last, "HTTP/1.1 408 ", 13);
+    assert_non_null(strstr(res.last, option));
+    server_stop(s);
+    s = start(ARGS(argument, "1h"));
+    f = foes_start(&plan, s->port);
+    assert_false(until_open(f, plan.n - 1, 900));
+    foes_stop(f, NULL);
+    server_stop(s);
+}
+
+static char long_text[8192];
+
+static void test_slow_headers(void **state)
+{
+    (void)state;
+    static const char begin[] = "GET /livez HTTP/1.1\r\n" HOST "X-Slow: ";
+    snprintf(long_text, sizeof long_text, "%s%04000d", begin, 0);
+    slow("slow headers", &(struct foe_text){long_text, strlen(long_text)}, sizeof begin - 1,
+         "header-timeout");
+}
+
+static void test_slow_bodies(void **state)
+{
+    (void)state;
+    static const char begin[] =
+        "POST /v1/generate HTTP/1.1\r\n" HOST JSON "Content-Length: 5000\r\n\r\n{\"prompt\":\"";
+    snprintf(long_text, sizeof long_text, "%s%04000d", begin, 0);
+    slow("slow bodies", &(struct foe_text){long_text, strlen(long_text)}, sizeof begin - 1,
+         "body-timeout");
+}
+
+/* Large bodies of which the last byte never comes: they fill what bodies may take, and small ones
+ * still find room. */
+static void test_bodies_that_fill_the_memory(void **state)
+{
+    (void)state;
+    enum { LARGE = 1 << 20 };
+    static char text[LARGE + 256];
+    int n =
+        snprintf(text, sizeof text,
+                 "POST /v1/generate HTTP/1.1\r\n" HOST JSON "Content-Length: %d\r\n\r\n", LARGE);
+    memset(text + n, ' ', LARGE - 1);
+    const struct foe_text all = {text, (size_t)n + LARGE - 1};
+    const struct foe_plan plan = {.n = 16, .texts = &all, .n_texts = 1, .at_once = all.n};
+    struct server *s =
+        start(ARGS("--max-body", "1MiB", "--max-upload", "1MiB", "--max-body-memory", "8MiB"));
+    struct foes *f = foes_start(&plan, s->port);
+    while (metric_of(s, "slate_http_body_bytes") < 6 << 20)
+        ;
+    foes_stop(f, NULL);
+    attack("bodies that fill the memory", s, &plan);
+    assert_true(metric_of(s, "slate_http_body_bytes") <= 8 << 20);
+    server_stop(s);
+}
+
+/* --- clients that do not read ----------------------------------------------------------------- */
+
+static char *repeated(const char *text, size_t n)
+{
+    size_t len = strlen(text);
+    char *all = malloc(n * len + 1);
+    assert_non_null(all);
+    for (size_t i = 0; i < n; i++)
+        memcpy(all + i * len, text, len + 1);
+    return all;
+}
+
+static void make_session(const struct server *s)
+{
+    raw_expect_ask(s,
+                   "POST /v1/sessions HTTP/1.1\r\n" HOST JSON
+                   "Content-Length: 17\r\n\r\n{\"id\":\"honest-0\"}",
+                   201, "honest-0");
+}
+
+/* They ask for large answers, a hundred each, and read a byte now and then. What is kept for them
+ * is bounded, and after a while they are cut off. Without the bounds all of it is in memory. */
+static void test_slow_readers(void **state)
+{
+    (void)state;
+    char *many = repeated(GET("/v1/sessions/honest-0/snapshot"), 100);
+    const struct foe_text text = {many, strlen(many)};
+    const struct foe_plan plan = {.n = 20,
+                                  .texts = &text,
+                                  .n_texts = 1,
+                                  .at_once = text.n,
+                                  .piece_ms = 20,
+                                  .reading = FOE_SIPS,
+                                  .small_buffers = true};
+    struct server *s = start(ARGS("--write-high", "64KiB", "--write-low", "16KiB",
+                                  "--write-timeout", "500ms", "--write-rate", "1KiB"));
+    attack("slow readers", s, &plan);
+    double before = resident(s);
+    struct foes *f = foes_start(&plan, s->port);
+    until_quiet(s);
+    double bounded = resident(s) - before;
+    assert_true(until_open(f, 0, WAIT_MS)); /* single bytes do not keep them */
+    foes_stop(f, NULL);
+    server_stop(s);
+    s = start(ARGS("--write-high", "1GiB", "--read-ahead", "16MiB", "--write-timeout", "1h",
+                   "--write-rate", "0"));
+    make_session(s);
+    before = resident(s);
+    f = foes_start(&plan, s->port);
+    for (int64_t end = now_ms() + WAIT_MS; resident(s) - before < 2 * bounded + 100;)
+        assert_true(now_ms() < end);
+    printf("slow readers: %.0f MiB with the limits, more than %.0f without\n", bounded,
+           resident(s) - before);
+    assert_int_equal(foes_open(f), plan.n);
+    foes_stop(f, NULL);
+    assert_true(bounded < 60);
+    server_stop(s);
+    free(many);
+}
+
+/* Nor do they hold a turn: its tokens wait for them, its place does not. */
+static void test_slow_readers_hold_no_turn(void **state)
+{
+    (void)state;
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":2000,\"ignore_eos\":true,"
+                               "\"logprobs\":20,\"return_tokens\":true,\"stream\":true}";
+    char text[512];
+    snprintf(text, sizeof text,
+             "POST /v1/generate HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s",
+             sizeof body - 1, body);
+    const struct foe_text all = {text, strlen(text)};
+    const struct foe_plan plan = {.n = 4,
+                                  .texts = &all,
+                                  .n_texts = 1,
+                                  .at_once = all.n,
+                                  .reading = FOE_DOES_NOT_READ,
+                                  .small_buffers = true};
+    struct server *s =
+        start(ARGS("--max-running", "2", "--write-high", "16KiB", "--write-low", "4KiB"));
+    struct foes *f = foes_start(&plan, s->port);
+    while (metric_of(s, "slate_turns_total") < (double)plan.n)
+        ;
+    assert_int_equal(foes_open(f), plan.n);
+    assert_true(metric_of(s, "slate_http_requests_in_flight") >= 2); /* one is this */
+    assert_true(metric_of(s, "slate_requests_running") < 1);
+    foes_stop(f, NULL);
+    server_stop(s);
+}
+
+/* --- half-closed, and sent ahead -------------------------------------------------------------- */
+
+/* They say that they send no more, behind a request for a long turn: they count as gone, and so
+ * does their turn. */
+static void test_half_closed(void **state)
+{
+    (void)state;
+    static const char body[] =
+        "{\"prompt\":\"Once\",\"max_tokens\":5000,\"ignore_eos\":true,\"stream\":true}";
+    char text[512];
+    snprintf(text, sizeof text,
+             "POST /v1/generate HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s",
+             sizeof body - 1, body);
+    const struct foe_text texts[] = {{text, strlen(text)},
+                                     {GET("/livez"), strlen(GET("/livez"))},
+                                     {text, strlen(text) - 5},
+                                     {"", 0}};
+    struct foe_plan plan = {.n = 40,
+                            .texts = texts,
+                            .n_texts = N(texts),
+                            .at_once = sizeof text,
+                            .life_ms = 500,
+                            .half_close = true};
+    struct server *s = start(ARGS("--max-running", "8"));
+    attack("half-closed sockets", s, &plan);
+    plan.life_ms = 0;
+    struct foes *f = foes_start(&plan, s->port);
+    assert_true(until_open(f, 0, WAIT_MS));
+    foes_stop(f, NULL);
+    while (metric_of(s, "slate_requests_running") > 0.5)
+        ;
+    server_stop(s);
+}
+
+static void test_pipelines(void **state)
+{
+    (void)state;
+    char *many = repeated(GET("/livez"), 1000);
+    const struct foe_text text = {many, strlen(many)};
+    struct foe_plan plan = {
+        .n = 2, .texts = &text, .n_texts = 1, .at_once = text.n, .life_ms = 500};
+    struct server *s = start(ARGS(NULL));
+    attack("pipelines of 1,000", s, &plan);
+    /* And they are answered, all of them. */
+    plan.life_ms = 0;
+    double before = metric_of(s, "slate_http_request_duration_seconds_count");
+    struct foes *f = foes_start(&plan, s->port);
+    while (metric_of(s, "slate_http_request_duration_seconds_count") - before < 2000)
+        ;
+    foes_stop(f, NULL);
+    server_stop(s);
+    free(many);
+}
+
+/* --- bytes that two could read in two ways ---------------------------------------------------- */
+
+/* Each hides a request that would delete a session, behind a first one whose end is in doubt. */
+#define HIDDEN "DELETE /v1/sessions/honest-0 HTTP/1.1\r\n" HOST "\r\n"
+#define POST_HEAD "POST /v1/tokenize HTTP/1.1\r\n" HOST JSON
+#define CHUNKED "Transfer-Encoding: chunked\r\n"
+
+static const char *const smuggled[] = {
+    POST_HEAD "Content-Length: 13\r\n" CHUNKED "\r\n0\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "Content-Length: 4\r\n\r\n5c\r\n" HIDDEN "0\r\n\r\n",
+    POST_HEAD "Content-Length: 0\r\nContent-Length: 70\r\n\r\n" HIDDEN,
+    POST_HEAD "Content-Length: 0, 70\r\n\r\n" HIDDEN,
+    POST_HEAD "Content-Length: +0\r\n\r\n" HIDDEN,
+    POST_HEAD "Content-Length: 0x0\r\n\r\n" HIDDEN,
+    POST_HEAD "Content-Length : 0\r\n\r\n" HIDDEN,
+    POST_HEAD "Content-Length: 18446744073709551616\r\n\r\n" HIDDEN,
+    POST_HEAD "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" HIDDEN,
+    POST_HEAD "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" HIDDEN,
+    POST_HEAD "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" HIDDEN,
+    POST_HEAD "Transfer-Encoding: identity\r\n" CHUNKED "\r\n0\r\n\r\n" HIDDEN,
+    POST_HEAD "Transfer-Encoding: \x0b"
+              "chunked\r\n\r\n0\r\n\r\n" HIDDEN,
+    POST_HEAD "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" HIDDEN, /* obs-fold */
+    POST_HEAD "X: a\r\n b\r\nContent-Length: 0\r\n\r\n" HIDDEN,
+    POST_HEAD "X: a\r\n\tContent-Length: 70\r\n\r\n" HIDDEN,
+    POST_HEAD "X: a\nContent-Length: 0\r\n\r\n" HIDDEN, /* bare LF */
+    POST_HEAD "X: a\rContent-Length: 0\r\n\r\n" HIDDEN, /* bare CR */
+    POST_HEAD CHUNKED "\n0\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n0x0\r\n\r\n" HIDDEN, /* odd sizes of chunks */
+    POST_HEAD CHUNKED "\r\n-1\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n+0\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n 0\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n\r\n0\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n10000000000000000\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n0\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n2\r\n{}0\r\n\r\n" HIDDEN, /* no line end behind the data */
+    POST_HEAD CHUNKED "\r\n2\r\n{}\n0\r\n\r\n" HIDDEN,
+    POST_HEAD CHUNKED "\r\n1\r\n{}\r\n0\r\n\r\n" HIDDEN,
+    "GET /livez HTTP/1.0\r\n" HOST CHUNKED "\r\n0\r\n\r\n" HIDDEN,
+    "GET /livez HTTP/1.1\r\n" HOST "Host: other\r\n\r\n" HIDDEN,
+    "GET /livez HTTP/1.1 \r\n" HOST "\r\n" HIDDEN,
+    "GET  /livez HTTP/1.1\r\n" HOST "\r\n" HIDDEN,
+    "GET /livez HTTP/1.1\r\n" HOST "X y: z\r\n\r\n" HIDDEN,
+};
+
+static void test_smuggling(void **state)
+{
+    (void)state;
+    struct foe_text texts[N(smuggled)];
+    struct server *s = start(ARGS(NULL));
+    make_session(s);
+    for (size_t i = 0; i < N(smuggled); i++) {
+        struct raw *r = raw_open(s);
+        texts[i] = (struct foe_text){smuggled[i], strlen(smuggled[i])};
+        raw_puts(r, smuggled[i]);
+        struct raw_response *p = raw_read(r, false);
+        if (p->status != 400)
+            fail_msg("%s\nis answered with\n%s", smuggled[i], p->head);
+        raw_response_free(p);
+        (void)raw_wait_closed(r); /* and nothing else */
+        raw_close(r);
+    }
+    raw_expect_ask(s, GET("/v1/sessions/honest-0"), 200, "honest-0");
+    raw_expect_ask(s, HIDDEN, 200, "honest-0"); /* it would have worked */
+    const struct foe_plan plan = {
+        .n = 8, .texts = texts, .n_texts = N(texts), .at_once = 4096, .life_ms = 100};
+    attack("smuggling forms", s, &plan);
+    raw_expect_ask(s, GET("/v1/sessions/honest-0"), 200, "honest-0");
+    server_stop(s);
+}
+
+/* --- too much of everything ------------------------------------------------------------------- */
+
+static void test_header_floods(void **state)
+{
+    (void)state;
+    enum { LARGE = 1 << 20 };
+    static char one[LARGE], line[LARGE / 4];
+    static const char begin[] = "GET /livez HTTP/1.1\r\n" HOST;
+    char *lines = repeated("X-Flood: yes\r\n", 5000), *empty = repeated("a:\r\n", 101);
+    char many[8192], *flood = malloc(strlen(lines) + 256);
+    assert_non_null(flood);
+    snprintf(one, sizeof one, "%sX-Flood: %0*d\r\n\r\n", begin, LARGE - 256, 0);
+    snprintf(line, sizeof line, "GET /%0*d HTTP/1.1\r\n\r\n", LARGE / 4 - 64, 0);
+    snprintf(many, sizeof many, "%s%s\r\n", begin, empty);
+    sprintf(flood, "%s%s\r\n", begin, lines);
+    const struct foe_text texts[] = {
+        {one, strlen(one)}, {line, strlen(line)}, {many, strlen(many)}, {flood, strlen(flood)}};
+    static const int status[] = {431, 414, 431, 431};
+    struct server *s = start(ARGS(NULL));
+    for (size_t i = 0; i < N(texts); i++) {
+        struct raw *r = raw_open(s);
+        raw_puts(r, texts[i].bytes);
+        raw_expect(r, status[i]);
+        raw_close(r);
+    }
+    const struct foe_plan plan = {
+        .n = 8, .texts = texts, .n_texts = N(texts), .at_once = LARGE, .life_ms = 100};
+    double before = resident(s);
+    attack("header floods", s, &plan);
+    assert_true(resident(s) - before < 60);
+    server_stop(s);
+    free(lines);
+    free(empty);
+    free(flood);
+}
+
+/* A body around `n` times `part`. */
+static struct foe_text bomb(const char *begin, const char *part, size_t n, const char *end)
+{
+    size_t n_part = strlen(part), size = strlen(begin) + n * n_part + strlen(end);
+    char *text = malloc(size + 256);
+    assert_non_null(text);
+    int at =
+        sprintf(text, "POST /v1/generate HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s",
+                size, begin);
+    for (size_t i = 0; i < n; i++)
+        memcpy(text + (size_t)at + i * n_part, part, n_part);
+    strcpy(text + (size_t)at + n * n_part, end);
+    return (struct foe_text){text, (size_t)at + n * n_part + strlen(end)};
+}
+
+static void test_json_bombs(void **state)
+{
+    (void)state;
+    enum { MIB = 1 << 20 };
+    const struct foe_text texts[] = {
+        bomb("{\"prompt\":[", "0,", 2 * MIB, "0]}"),
+        bomb("{\"x\":[", "{},", MIB, "0]}"),
+        bomb("{\"x\":\"", "\\u0041", MIB / 2, "\"}"),
+        bomb("{\"x\":[", "[],", MIB, "0]}"),
+    };
+    struct server *s = start(ARGS(NULL));
+    const struct foe_plan plan = {
+        .n = 1, .texts = texts, .n_texts = N(texts), .at_once = 16 * MIB, .life_ms = 500};
+    size_t usual = n_slice;
+    n_slice *= 3;
+    attack("JSON bombs", s, &plan);
+    n_slice = usual;
+    server_stop(s);
+    for (size_t i = 0; i < N(texts); i++)
+        free((void *)(uintptr_t)texts[i].bytes);
+}
+
+/* --- ids that are paths ----------------------------------------------------------------------- */
+
+static const char *const tricks[] = {
+    "..",
+    ".",
+    "%2e%2e",
+    "%2E%2E%2Fetc",
+    "..%2f..%2fetc%2fpasswd",
+    "a%2fb",
+    "a/../b",
+    "a%5cb",
+    "%00",
+    "a%00b",
+    "%c0%ae%c0%ae",
+    "%252e%252e%252f",
+    ".hidden",
+    "a%0d%0aX-Injected:%201",
+    "a%20b",
+    "%ff",
+    "con:",
+    "a%3bb",
+    "*",
+    "~",
+    "%2f",
+    "a%7fb",
+};
+
+static void test_path_tricks(void **state)
+{
+    (void)state;
+    static char requests[2 * N(tricks)][256];
+    struct foe_text texts[2 * N(tricks)];
+    char dir[] = "/tmp/slate-hostile-XXXXXX", aside[64], store[96], body[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(aside, sizeof aside, "%s/a", dir);
+    snprintf(store, sizeof store, "dir:%s/store", aside);
+    assert_int_equal(mkdir(aside, 0700), 0);
+    struct server *s = start(ARGS("--store", store));
+    for (size_t i = 0; i < 2 * N(tricks); i++) {
+        const char *id = tricks[i / 2];
+        if (i % 2 == 0)
+            snprintf(requests[i], sizeof requests[i],
+                     "PUT /v1/sessions/%s/snapshot HTTP/1.1\r\n" HOST "Content-Length: 1\r\n\r\nx",
+                     id);
+        else {
+            snprintf(body, sizeof body, "{\"id\":\"%s\"}", id);
+            snprintf(requests[i], sizeof requests[i],
+                     "POST /v1/sessions HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s",
+                     strlen(body), body);
+        }
+        texts[i] = (struct foe_text){requests[i], strlen(requests[i])};
+        struct raw_response *p = raw_ask(s, requests[i]);
+        if (p->status != 400 && p->status != 404)
+            fail_msg("%s\nis answered with\n%s%s", requests[i], p->head, p->body);
+        assert_null(strstr(p->head, "X-Injected"));
+        raw_response_free(p);
+    }
+    const struct foe_plan plan = {
+        .n = 8, .texts = texts, .n_texts = N(texts), .at_once = 4096, .life_ms = 100};
+    attack("path tricks", s, &plan);
+    server_stop(s);
+    /* The store stands where it was made, and beside it nothing. */
+    struct dirent **names;
+    assert_int_equal(scandir(aside, &names, NULL, alphasort), 3);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(names[i]->d_name, ((const char *const[]){".", "..", "store"})[i]);
+        free(names[i]);
+    }
+    free(names);
+    remove_tree(dir);
+}
+
+/* --- the lot ---------------------------------------------------------------------------------- */
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_idle_connections), cmocka_unit_test(test_slow_headers),
+        cmocka_unit_test(test_slow_bodies),      cmocka_unit_test(test_bodies_that_fill_the_memory),
+        cmocka_unit_test(test_slow_readers),     cmocka_unit_test(test_slow_readers_hold_no_turn),
+        cmocka_unit_test(test_half_closed),      cmocka_unit_test(test_pipelines),
+        cmocka_unit_test(test_smuggling),        cmocka_unit_test(test_header_floods),
+        cmocka_unit_test(test_json_bombs),       cmocka_unit_test(test_path_tricks),
+    };
+    struct rlimit r;
+    if (argc > 1) {
+        n_idle = strtoul(argv[1], NULL, 10);
+        n_slice = n_idle > 1000 ? 4 * SLICE : SLICE;
+    }
+    if (argc > 2)
+        cmocka_set_test_filter(argv[2]);
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0) {
+        r.rlim_cur = r.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &r);
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
