@@ -30,6 +30,7 @@ struct options {
     const char *kernels;
     const char *shape, *weights, *batch;
     uint64_t prompt, threads, rounds;
+    const char *peer;
 };
 
 static const struct sl_option rows[] = {
@@ -87,6 +88,14 @@ static const struct sl_option rows[] = {
      .max = 15,
      .arg = "N",
      .help = "--shape: how often all is measured, in turn; the median is told.",
+     .commands = SL_CMD_BENCH},
+    {.name = "peer-llama",
+     .type = SL_OPTION_STRING,
+     .offset = offsetof(struct options, peer),
+     .arg = "BUILD",
+     .help = "--shape: the folder of a llama.cpp build: its llama-batched-bench takes turns with "
+             "ours, on the same weights (written below TMPDIR, gone at the end), and the ratio is "
+             "told.",
      .commands = SL_CMD_BENCH},
     {.name = "head-size",
      .type = SL_OPTION_COUNT,
@@ -425,6 +434,8 @@ int sl_cli_bench(int argc, char **argv)
         c = sl_fail(&err, SL_E_USAGE,
                     "say what to measure: --modes or --shape; see slate bench "
                     "--help");
+    if (!c && opt.peer && !opt.shape)
+        c = sl_fail(&err, SL_E_USAGE, "--peer-llama goes with --shape");
     if (!c && opt.modes)
         c = modes(&opt, &err);
     const struct sl_bench_steps steps = {.shape = opt.shape,
@@ -434,6 +445,7 @@ int sl_cli_bench(int argc, char **argv)
                                          .prompt = opt.prompt,
                                          .threads = opt.threads,
                                          .rounds = opt.rounds,
+                                         .peer = opt.peer,
                                          .json = opt.json};
     if (!c && opt.shape)
         c = sl_bench_steps(&steps, &err);

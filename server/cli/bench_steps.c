@@ -7,7 +7,10 @@
  * of four streams a thread. Arithmetic: two operations for each weight at the rate of its type's
  * instructions, and those of the recurrence (a read and a step of the state: 9 an element) at that
  * of multiply-adds. The one that takes longer is the bound; the share is how near the steps come to
- * it. */
+ * it.
+ *
+ * A peer (peer.h) measures the same in turn with each model; a round's ratio is of the two rates
+ * that were measured one after the other. */
 #include "server/cli/bench_steps.h"
 
 #include <stdio.h>
@@ -17,6 +20,7 @@
 #include "engine/model_priv.h"
 #include "proto/json_out.h"
 #include "server/cli/limits.h"
+#include "server/cli/peer.h"
 #include "server/cli/shape.h"
 #include "server/cli/weights.h"
 
@@ -35,6 +39,8 @@ struct model {
     struct sl_model *m;
     struct sl_forward *forward;
     struct series seconds[WORKS_MAX]; /* per token */
+    struct series peer[WORKS_MAX],
+        ratio[WORKS_MAX]; /* the peer's tokens per second; ours over it */
 };
 
 struct bench {
@@ -53,6 +59,7 @@ struct bench {
     float *logits;
     uint32_t *tokens; /* most_rows */
     struct sl_segment *segments;
+    struct sl_peer *peer; /* NULL: none */
 };
 
 /* --- what was asked for -------------------------------------------------------------------------
@@ -165,7 +172,11 @@ static enum sl_code open_all(struct bench *b, struct sl_error *err)
         c = sl_shape_file(b->shape, &b->file, &b->file_bytes, err);
     for (size_t i = 0; !c && i < b->n_models; i++)
         c = open_model(b, &b->models[i], err);
-    return c ? c : allocate(b, err);
+    if (!c)
+        c = allocate(b, err);
+    if (!c && b->opt->peer)
+        c = sl_peer_open(&b->peer, b->opt->peer, b->shape, b->file, b->file_bytes, threads, err);
+    return c;
 }
 
 static void close_all(struct bench *b)
@@ -174,6 +185,7 @@ static void close_all(struct bench *b)
         sl_forward_close(b->models[i].forward);
         sl_model_close(b->models[i].m);
     }
+    sl_peer_close(b->peer);
     sl_workers_close(b->workers);
     sl_free(b->segments);
     sl_free(b->tokens);
@@ -204,17 +216,37 @@ static double measure(struct bench *b, struct model *m, const struct work *w)
     return t / (double)(steps * w->batch * w->tokens);
 }
 
-static void measure_all(struct bench *b)
+/* The same works by the peer, after a round of ours. */
+static enum sl_code measure_peer(struct bench *b, struct model *m, struct sl_error *err)
 {
-    for (uint64_t round = 0; round < b->opt->rounds; round++)
-        for (size_t i = 0; i < b->n_models; i++) {
+    size_t batch[WORKS_MAX], n = b->n_works - (b->opt->prompt > 0);
+    double rate[WORKS_MAX];
+    for (size_t w = 0; w < n; w++)
+        batch[w] = b->works[w].batch;
+    enum sl_code c = sl_peer_measure(b->peer, m->name, batch, n, b->opt->prompt, rate, err);
+    for (size_t w = 0; w < b->n_works && !c; w++) {
+        double ours = m->seconds[w].value[m->seconds[w].n - 1];
+        series_add(&m->peer[w], rate[w]);
+        series_add(&m->ratio[w], 1 / ours / rate[w]);
+    }
+    return c;
+}
+
+static enum sl_code measure_all(struct bench *b, struct sl_error *err)
+{
+    enum sl_code c = SL_OK;
+    for (uint64_t round = 0; round < b->opt->rounds && !c; round++)
+        for (size_t i = 0; i < b->n_models && !c; i++) {
             struct model *m = &b->models[i];
             const struct sl_model_info *info = sl_model_info(m->m);
             /* The weights themselves: in the pages that they are read from. */
             limits_measure(&b->limits, b->workers, info->kernels, m->m->arena, info->weight_bytes);
             for (size_t w = 0; w < b->n_works; w++)
                 series_add(&m->seconds[w], measure(b, m, &b->works[w]));
+            if (b->peer)
+                c = measure_peer(b, m, err);
         }
+    return c;
 }
 
 static double seconds_at(const struct series *rate, double operations)
@@ -250,6 +282,14 @@ static double bound(const struct bench *b, const struct model *m, const struct w
 /* --- telling ------------------------------------------------------------------------------------
  */
 
+static void tell_peer(const struct model *m, size_t w)
+{
+    if (m->peer[w].n)
+        printf("  %10.1f   %6.2f (%.2f to %.2f)  %s", series_median(&m->peer[w]),
+               series_median(&m->ratio[w]), series_quantile(&m->ratio[w], 0),
+               series_quantile(&m->ratio[w], 1), sl_peer_type(m->name));
+}
+
 static void tell(const struct bench *b)
 {
     const struct sl_model_info *info = sl_model_info(b->models[0].m);
@@ -261,19 +301,45 @@ static void tell(const struct bench *b)
     if (b->limits.bytes.n)
         printf(", products of bytes %.0f GOP/s, of 4 bits with bytes %.0f",
                series_median(&b->limits.bytes), series_median(&b->limits.fours));
-    printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  of\n", "work", "weights", "batch", "tokens/s", "",
+    printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  of", "work", "weights", "batch", "tokens/s", "",
            "bound", "share");
+    printf(b->peer ? "          %10s    ratio\n" : "\n", "peer");
     for (size_t w = 0; w < b->n_works; w++)
         for (size_t i = 0; i < b->n_models; i++) {
             const struct model *m = &b->models[i];
             const struct work *k = &b->works[w];
             const char *what;
             double t = series_median(&m->seconds[w]), best = bound(b, m, k, &what);
-            printf("%-8s %-8s %6zu %10.1f   (%7.1f to %7.1f) %10.1f %5.0f%%  %s\n",
+            printf("%-8s %-8s %6zu %10.1f   (%7.1f to %7.1f) %10.1f %5.0f%%  %-10s",
                    k->prefill ? "prefill" : "decode", m->name, k->batch, 1 / t,
                    1 / series_quantile(&m->seconds[w], 1), 1 / series_quantile(&m->seconds[w], 0),
                    1 / best, 100 * best / t, what);
+            tell_peer(m, w);
+            printf("\n");
         }
+}
+
+static void write_range(struct sl_json_out *w, const char *key, double lo, double hi, int digits)
+{
+    sl_out_key(w, key);
+    sl_out_open(w, '[');
+    sl_out_fixed(w, lo, digits);
+    sl_out_fixed(w, hi, digits);
+    sl_out_close(w, ']');
+}
+
+static void write_peer(struct sl_json_out *w, const struct model *m, size_t i)
+{
+    if (!m->peer[i].n)
+        return;
+    sl_out_key(w, "peer_weights");
+    sl_out_str(w, sl_peer_type(m->name));
+    sl_out_key(w, "peer_tokens_per_s");
+    sl_out_fixed(w, series_median(&m->peer[i]), 1);
+    sl_out_key(w, "ratio");
+    sl_out_fixed(w, series_median(&m->ratio[i]), 3);
+    write_range(w, "ratio_range", series_quantile(&m->ratio[i], 0),
+                series_quantile(&m->ratio[i], 1), 3);
 }
 
 static void write_one(struct sl_json_out *w, const struct bench *b, const struct model *m, size_t i)
@@ -290,11 +356,8 @@ static void write_one(struct sl_json_out *w, const struct bench *b, const struct
     sl_out_uint(w, k->batch);
     sl_out_key(w, "tokens_per_s");
     sl_out_fixed(w, 1 / t, 1);
-    sl_out_key(w, "tokens_per_s_range");
-    sl_out_open(w, '[');
-    sl_out_fixed(w, 1 / series_quantile(&m->seconds[i], 1), 1);
-    sl_out_fixed(w, 1 / series_quantile(&m->seconds[i], 0), 1);
-    sl_out_close(w, ']');
+    write_range(w, "tokens_per_s_range", 1 / series_quantile(&m->seconds[i], 1),
+                1 / series_quantile(&m->seconds[i], 0), 1);
     sl_out_key(w, "bound");
     sl_out_str(w, what);
     sl_out_key(w, "bound_tokens_per_s");
@@ -305,6 +368,7 @@ static void write_one(struct sl_json_out *w, const struct bench *b, const struct
     sl_out_str(w, sl_model_info(m->m)->kernels);
     sl_out_key(w, "threads");
     sl_out_uint(w, sl_workers_threads(b->workers));
+    write_peer(w, m, i);
     sl_out_close(w, '}');
 }
 
@@ -331,8 +395,9 @@ enum sl_code sl_bench_steps(const struct sl_bench_steps *opt, struct sl_error *e
     enum sl_code c = parse(&b, err);
     if (!c)
         c = open_all(&b, err);
+    if (!c)
+        c = measure_all(&b, err);
     if (!c) {
-        measure_all(&b);
         if (opt->json)
             c = write_all(&b, err);
         else

@@ -13,10 +13,11 @@ struct sl_bench_steps {
     uint64_t prompt;     /* tokens of a prefill; 0: none is measured */
     uint64_t threads;    /* 0: all processors */
     uint64_t rounds;
+    const char *peer; /* a llama.cpp build; NULL: none */
     bool json;
 };
 
-/* Prints. Errors: USAGE, NO_MEMORY. */
+/* Prints. Errors: USAGE, NO_MEMORY; with a peer those of peer.h. */
 SL_NODISCARD enum sl_code sl_bench_steps(const struct sl_bench_steps *opt, struct sl_error *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* bench_cli_test.c: `slate bench`, called in this process. */
+/* bench_cli_test.c: `slate bench`, called in this process; beside a peer whose programs are
+ * scripts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,12 +7,17 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
 #include "server/cli/cli.h"
 #include "tests/support/cli_run.h"
+#include "tests/support/tree.h"
 
 static char out[1 << 18];
 
@@ -134,6 +140,146 @@ static void test_bad_steps(void **state)
     }
 }
 
+/* --- a peer -------------------------------------------------------------------------------------
+ */
+
+static char peer[32];
+
+static char *in_peer(const char *name)
+{
+    static char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", peer, name);
+    return path;
+}
+
+static void write_script(const char *name, const char *text)
+{
+    FILE *f = fopen(in_peer(name), "w");
+    assert_non_null(f);
+    fprintf(f, "#!/bin/sh\nlog=%s/log\n%s", peer, text);
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(chmod(in_peer(name), 0755), 0);
+}
+
+/* 100.25 tokens a second for each session that decodes, 1000.5 of a prompt at the second time. */
+static const char measures[] =
+    "while [ $# -gt 0 ]; do\n"
+    "  case $1 in -m) m=$2 ;; -npl) npl=$2 ;; -npp) npp=$2 ;; -t) t=$2 ;; esac; shift; done\n"
+    "[ \"$(head -c 4 $m)\" = GGUF ] || { echo no model; exit 3; }\n"
+    "echo $(basename $m) $npl $npp $t >>$log\n"
+    "echo some words; echo more of them >&2\n"
+    "for b in $(echo $npl | tr , ' '); do\n"
+    "  echo '{\"pl\": '$b', \"speed_pp\": 900, \"speed_tg\": 1}'\n"
+    "  echo '{\"pl\": '$b', \"speed_pp\": 1000.5, \"speed_tg\": '$((b * 10025))e-2'}'\n"
+    "done\n";
+static const char quantises[] = "[ $1 = --pure ] && cp $2 $3 && echo to $4 >>$log\n";
+
+static void open_peer(const char *bench_text, const char *quantise_text)
+{
+    (void)snprintf(peer, sizeof peer, "/tmp/slate-test-XXXXXX");
+    assert_non_null(mkdtemp(peer));
+    assert_int_equal(mkdir(in_peer("bin"), 0755), 0);
+    assert_int_equal(mkdir(in_peer("files"), 0755), 0);
+    if (bench_text)
+        write_script("bin/llama-batched-bench", bench_text);
+    if (quantise_text)
+        write_script("bin/llama-quantize", quantise_text);
+    assert_int_equal(setenv("TMPDIR", in_peer("files"), 1), 0);
+}
+
+/* It leaves nothing behind. */
+static void close_peer(void)
+{
+    assert_int_equal(rmdir(in_peer("files")), 0);
+    assert_int_equal(unsetenv("TMPDIR"), 0);
+    remove_tree(peer);
+}
+
+static int bench_beside_peer(const char *rounds, bool as_json)
+{
+    char option[64], rounds_option[16];
+    (void)snprintf(option, sizeof option, "--peer-llama=%s", peer);
+    (void)snprintf(rounds_option, sizeof rounds_option, "--rounds=%s", rounds);
+    char *argv[] = {"bench",       "--shape=rwkv7-tiny", "--weights=f16,q8", "--batch=1,3",
+                    "--prompt=20", "--threads=2",        rounds_option,      option,
+                    "--json"};
+    return bench(as_json ? 9 : 8, argv);
+}
+
+static void test_peer_as_json(void **state)
+{
+    (void)state;
+    open_peer(measures, quantises);
+    assert_int_equal(bench_beside_peer("1", true), SL_EXIT_OK);
+    json_t *doc = json_loads(out, 0, NULL), *v;
+    assert_int_equal(json_array_size(doc), 6);
+    size_t i;
+    json_array_foreach(doc, i, v)
+    {
+        double want = i < 2 ? 100.25 : i < 4 ? 300.75 : 1000.5;
+        double got = json_number_value(json_object_get(v, "peer_tokens_per_s"));
+        double ours = json_number_value(json_object_get(v, "tokens_per_s"));
+        double ratio = json_number_value(json_object_get(v, "ratio"));
+        const json_t *range = json_object_get(v, "ratio_range");
+        assert_true(got > want - 0.06 && got < want + 0.06);
+        assert_true(ratio > ours / want * 0.998 - 0.001 && ratio < ours / want * 1.002 + 0.001);
+        assert_true(json_number_value(json_array_get(range, 0)) == ratio);
+        assert_true(json_number_value(json_array_get(range, 1)) == ratio);
+        assert_string_equal(json_string_value(json_object_get(v, "peer_weights")),
+                            i % 2 ? "Q8_0" : "F16");
+    }
+    json_decref(doc);
+    close_peer();
+}
+
+/* In turn, and each file made once. */
+static void test_peer_as_text(void **state)
+{
+    (void)state;
+    static const char round[] = "F16.gguf 1,3 4 2\nF16.gguf 1 20,20 2\n%sQ8_0.gguf 1,3 4 2\n"
+                                "Q8_0.gguf 1 20,20 2\n";
+    char want[512], got[512] = "";
+    open_peer(measures, quantises);
+    assert_int_equal(bench_beside_peer("2", false), SL_EXIT_OK);
+    assert_non_null(strstr(out, "ratio"));
+    assert_non_null(strstr(out, " 300.8 "));
+    FILE *f = fopen(in_peer("log"), "r");
+    assert_non_null(f);
+    got[fread(got, 1, sizeof got - 1, f)] = '\0';
+    (void)fclose(f);
+    int n = snprintf(want, sizeof want, round, "to Q8_0\n");
+    (void)snprintf(want + n, sizeof want - (size_t)n, round, "");
+    assert_string_equal(got, want);
+    close_peer();
+}
+
+static void test_bad_peers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *measures, *quantises;
+        const char *want[2]; /* are said */
+    } wrong[] = {
+        {NULL, quantises, {"--peer-llama", "llama-batched-bench"}},
+        {measures, NULL, {"--peer-llama", "llama-quantize"}},
+        {"echo first; echo out of luck >&2; exit 3\n", quantises, {"status 3", "out of luck"}},
+        {"kill -9 $$\n", quantises, {"signal 9", "llama-batched-bench"}},
+        {"echo '{\"pl\": 1, \"speed_tg\": 5}'\n", quantises, {"told nothing", "batch of 3"}},
+        {"echo '{\"pl\": 1, \"speed_tg\": 5}{'; echo '{'\n", quantises, {"told", "batch of 1"}},
+        {measures, "exit 0\n", {"llama-quantize", "wrote no file"}},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        open_peer(wrong[i].measures, wrong[i].quantises);
+        assert_int_not_equal(bench_beside_peer("1", true), SL_EXIT_OK);
+        assert_non_null(strstr(out, wrong[i].want[0]));
+        assert_non_null(strstr(out, wrong[i].want[1]));
+        close_peer();
+    }
+    char *argv[] = {"bench", "--modes", "--peer-llama=/tmp"};
+    assert_int_equal(bench(3, argv), SL_EXIT_USAGE);
+    assert_non_null(strstr(out, "--peer-llama goes with --shape"));
+}
+
 static void test_bad_usage(void **state)
 {
     (void)state;
@@ -155,6 +301,8 @@ int main(void)
         cmocka_unit_test(test_modes_as_json), cmocka_unit_test(test_modes_as_text),
         cmocka_unit_test(test_bad_usage),     cmocka_unit_test(test_steps_as_json),
         cmocka_unit_test(test_steps_as_text), cmocka_unit_test(test_bad_steps),
+        cmocka_unit_test(test_peer_as_json),  cmocka_unit_test(test_peer_as_text),
+        cmocka_unit_test(test_bad_peers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
