@@ -255,9 +255,14 @@ static void handle(struct sl_exchange *ex)
 
 void sl_dispatch(struct sl_exchange *ex)
 {
+    struct sl_error err;
     ex->phase = SL_EX_OPEN;
-    if (ex->is_options)
+    if (ex->env->closing) {
+        (void)sl_fail(&err, SL_E_DRAINING, "the server is shutting down");
+        sl_exchange_fail(ex, &err);
+    } else if (ex->is_options) {
         answer_options(ex);
-    else if (!sl_exchange_read_ahead(ex, handle))
+    } else if (!sl_exchange_read_ahead(ex, handle)) {
         handle(ex);
+    }
 }

@@ -14,6 +14,7 @@ enum {
                                  connection; a larger one costs it */
     LINGER_MAX = 1024 * 1024, /* bytes thrown away, and time spent, after a last answer */
     LINGER_MS = 2000,
+    AWAIT_FIRST_MS = 1000, /* from a connection to its request */
     BODY_PIECE = 64 * 1024 /* a body that has grown by so much is on its way */
 };
 
@@ -466,6 +467,14 @@ void sl_conn_gone(struct sl_conn *c)
 {
     c->broken = true;
     sl_conn_advance(c);
+}
+
+bool sl_conn_awaits(const struct sl_conn *c)
+{
+    bool begun = c->first_byte_us != 0;
+    if (c->state != SL_CONN_READING || c->eof || (c->used && !begun))
+        return false;
+    return now_ms(c) < (begun ? c->head_ms : c->idle_ms) + AWAIT_FIRST_MS;
 }
 
 void sl_conn_stop(struct sl_conn *c)

@@ -75,6 +75,7 @@ struct sl_conn_env {
     size_t max_connections; /* config's, or fewer where the system gives fewer descriptors */
     uint64_t body_bytes;    /* held by all bodies */
     bool closing_down;      /* draining: answers say Connection: close */
+    bool closing;           /* nothing is begun any more: DRAINING */
     char id_prefix[17];     /* of request ids made here */
     uint64_t id_next;
     struct sl_longwork *longwork; /* NULL: bodies are read by the handler, however large */
@@ -189,6 +190,8 @@ void sl_conn_advance(struct sl_conn *c);
  * may answer first. */
 bool sl_conn_is_midway(const struct sl_conn *c);
 
+/* Has it begun a request, or, new, not asked anything yet, both within the last second? */
+bool sl_conn_awaits(const struct sl_conn *c);
 /* The server closes: an idle connection at once, others after what has been written was sent; a
  * running exchange is aborted. */
 void sl_conn_stop(struct sl_conn *c);

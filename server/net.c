@@ -490,6 +490,14 @@ enum sl_code sl_net_open(struct sl_net *n, uv_loop_t *loop, struct sl_conn_env *
 
 /* --- closing --------------------------------------------------------------------------------- */
 
+bool sl_net_awaits(const struct sl_net *n)
+{
+    for (const struct sl_net_conn *c = n->conns; c; c = c->next)
+        if (!c->closing && sl_conn_awaits(c->conn))
+            return true;
+    return false;
+}
+
 void sl_net_stop_listening(struct sl_net *n)
 {
     if (!n->listening)

@@ -47,6 +47,8 @@ struct sl_net {
 /* Binds and listens at env->access.listen. Errors: ADDRESS_IN_USE, INTERNAL (names the address). */
 SL_NODISCARD enum sl_code sl_net_open(struct sl_net *n, uv_loop_t *loop, struct sl_conn_env *env,
                                       struct sl_error *err);
+/* Is there one whose first request is on its way, as it seems (sl_conn_awaits())? */
+bool sl_net_awaits(const struct sl_net *n);
 void sl_net_stop_listening(struct sl_net *n);
 void sl_net_stop_all(struct sl_net *n); /* sl_conn_stop() on every connection */
 void sl_net_cut_all(struct sl_net *n);  /* closes every connection now */

@@ -16,6 +16,7 @@ enum {
     SIGNALS = 3,
     CUT_AFTER_MS = 5000,   /* after the drain's limit */
     FLUSH_LIMIT_MS = 2000, /* for last bytes to slow clients, when closing */
+    AWAIT_MS = 5,          /* between looks at those who have not asked yet */
     FILES_BESIDES = 64     /* descriptors that are no connections */
 };
 
@@ -31,6 +32,9 @@ struct sl_server {
     uv_signal_t signals[SIGNALS];
     uv_timer_t limit;   /* of draining, then of closing */
     uv_timer_t closing; /* begins CLOSING from the loop itself, never from inside a handler */
+    uv_idle_t hurry;    /* with it: the last look does not wait */
+    uv_check_t last_look;
+    double n_heard; /* connections and bytes, when it was looked last */
     bool has_handles;
 
     uv_work_t reload; /* keys, read again in the pool */
@@ -62,9 +66,8 @@ static void on_empty(void *arg)
         stop_loop(s);
 }
 
-static void on_closing(uv_timer_t *t)
+static void close_all(struct sl_server *s)
 {
-    struct sl_server *s = t->data;
     sl_net_stop_listening(&s->net);
     sl_net_stop_all(&s->net);
     uv_timer_start(&s->limit, on_flush_limit, FLUSH_LIMIT_MS, 0);
@@ -72,12 +75,45 @@ static void on_closing(uv_timer_t *t)
         stop_loop(s);
 }
 
+static void on_closing(uv_timer_t *t);
+
+static void on_hurry(uv_idle_t *h)
+{
+    (void)h;
+}
+
+/* Right after a look at the sockets that did not wait: whoever was let in by the system until then
+ * is answered (503, and so asks another server), not cut off. */
+static void on_last_look(uv_check_t *h)
+{
+    struct sl_server *s = h->data;
+    double n_heard = s->env.metrics.value[SL_M_ACCEPTED] + s->env.metrics.value[SL_M_RECEIVED];
+    bool awaits = sl_net_awaits(&s->net);
+    if (n_heard == s->n_heard || awaits) {
+        uv_check_stop(&s->last_look);
+        uv_idle_stop(&s->hurry);
+        if (!awaits)
+            close_all(s);
+        else
+            uv_timer_start(&s->closing, on_closing, AWAIT_MS, 0);
+    }
+    s->n_heard = n_heard;
+}
+
+static void on_closing(uv_timer_t *t)
+{
+    struct sl_server *s = t->data;
+    s->n_heard = -1; /* two looks at least */
+    uv_idle_start(&s->hurry, on_hurry);
+    uv_check_start(&s->last_look, on_last_look);
+}
+
 static void begin_closing(struct sl_server *s)
 {
     if (s->state == SL_SERVER_CLOSING)
         return;
     s->state = SL_SERVER_CLOSING;
-    s->env.closing_down = true;
+    s->env.closing_down = s->env.closing = true;
     sl_metric_set(&s->env.metrics, SL_M_READY, 0);
     uv_timer_stop(&s->limit);
     uv_timer_start(&s->closing, on_closing, 0, 0);
@@ -223,7 +259,9 @@ static enum sl_code open_handles(struct sl_server *s, struct sl_error *err)
     static const int numbers[SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
     uv_timer_init(&s->loop, &s->limit);
     uv_timer_init(&s->loop, &s->closing);
-    s->limit.data = s->closing.data = s;
+    uv_idle_init(&s->loop, &s->hurry);
+    uv_check_init(&s->loop, &s->last_look);
+    s->limit.data = s->closing.data = s->last_look.data = s;
     for (int i = 0; i < SIGNALS; i++) {
         uv_signal_init(&s->loop, &s->signals[i]);
         s->signals[i].data = s;
@@ -333,6 +371,8 @@ void sl_server_close(struct sl_server *s)
     if (s->has_handles) {
         uv_close((uv_handle_t *)&s->limit, NULL);
         uv_close((uv_handle_t *)&s->closing, NULL);
+        uv_close((uv_handle_t *)&s->hurry, NULL);
+        uv_close((uv_handle_t *)&s->last_look, NULL);
         for (int i = 0; i < SIGNALS; i++)
             uv_close((uv_handle_t *)&s->signals[i], NULL);
     }

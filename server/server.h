@@ -9,8 +9,9 @@
  *
  * While LEAVING everything is served as before, only /readyz says 503: until balancers have seen it
  * and send nothing here any more, so that nobody is refused. While DRAINING the socket stays open
- * (so that running sessions can be read); handlers refuse new turns with SL_E_DRAINING. CLOSING: no
- * more accepts, what has been written is flushed, connections are closed. A second signal ends the
+ * (so that running sessions can be read); handlers refuse new turns with SL_E_DRAINING. CLOSING:
+ * what still comes is answered with that, then there are no more accepts, what has been written is
+ * flushed, connections are closed. A second signal ends the
  * process at once.
  *
  * Use:

@@ -513,6 +513,40 @@ static void test_drain(void **state)
     assert_int_equal(server_end(s, 0), 0);
 }
 
+/* Whoever had connected before the end, and asks a moment later, is told; so who balances asks
+ * another server. Cut off they would be errors that nobody made. (A machine may stand still for
+ * longer than the second that a server waits: most rounds count.) */
+static void test_the_last_requests_are_answered(void **state)
+{
+    enum { ROUNDS = 5 };
+    static const char begin[] = "GET /v1/models HTTP/1.1\r\n";
+    unsigned n_told = 0;
+    (void)state;
+    for (int i = 0; i < ROUNDS; i++) {
+        struct server *s = server_start(ARGS("--log-level", "info"));
+        struct raw *fresh = raw_open(s), *begun = raw_open(s), *used = raw_open(s);
+        raw_puts(begun, begin);
+        raw_puts(used, GET("/livez"));
+        raw_expect(used, 200);
+        assert_int_equal(kill(s->pid, SIGTERM), 0);
+        server_wait_log(s, "draining");
+        struct raw *both[] = {fresh, begun};
+        const char *rest[] = {GET("/v1/models"), HOST "\r\n"};
+        unsigned n = 0;
+        for (size_t k = 0; k < 2; k++)
+            (void)raw_send_some(both[k], rest[k], strlen(rest[k]));
+        for (size_t k = 0; k < 2; k++)
+            n += raw_says(both[k], "\"code\":\"draining\"");
+        n_told += n == 2;
+        raw_wait_closed(used); /* it has had its answer */
+        raw_close(used);
+        raw_close(begun);
+        raw_close(fresh);
+        assert_int_equal(server_end(s, 0), 0);
+    }
+    assert_true(n_told > ROUNDS / 2);
+}
+
 static void test_a_second_signal_ends_at_once(void **state)
 {
     (void)state;
@@ -572,6 +606,7 @@ int main(void)
         cmocka_unit_test(test_unix_socket),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_the_last_requests_are_answered),
         cmocka_unit_test(test_a_second_signal_ends_at_once),
         cmocka_unit_test(test_drain_by_request),
     };

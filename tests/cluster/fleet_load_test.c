@@ -16,8 +16,11 @@
 
 #include "tests/support/balancer.h"
 #include "tests/support/fleet_load.h"
+#include "tests/support/node.h"
 
 static struct twin t;
+
+enum { SEEN_MS = 1500 /* a check's interval, and some */ };
 
 static unsigned n_kills = 20;
 
@@ -54,32 +57,92 @@ static void killed_at_random_moments(void **state)
 
 /* --- behind a balancer -------------------------------------------------------------------------*/
 
-/* Every node in its turn is told to end, under load, and started again. */
-static void roll(void)
+static struct client *front;
+
+/* Turns that outlast the time in which a node that was told to end still serves. */
+enum { LONG = 3, LONG_TOKENS = 3000 };
+
+static struct long_turn {
+    char id[24];
+    unsigned seed;
+    struct call *call;
+} long_turns[LONG];
+
+static struct call *long_start(struct client *c, const struct long_turn *l)
 {
+    return stream_start(
+        c,
+        "'session':'%s','prompt':'Tell','seed':%u,'max_tokens':%d,'ignore_eos':true,"
+        "'return_tokens':true",
+        l->id, l->seed, LONG_TOKENS);
+}
+
+static void long_take(struct call *k, struct gen *ret)
+{
+    ret->r = expect(call_finish(k), 200);
+    output_of(ret->r, &ret->o);
+    assert_string_equal(str_at(ret->o.final, "finish_reason"), "length");
+}
+
+static void long_begin(const char *prefix)
+{
+    for (size_t i = 0; i < LONG; i++) {
+        snprintf(long_turns[i].id, sizeof long_turns[i].id, "%slong%zu", prefix, i);
+        twin_create(&t, long_turns[i].id);
+    }
+}
+
+/* Those that are over are what the mirror says, and begin anew. */
+static void long_go_on(bool anew)
+{
+    for (size_t i = 0; i < LONG; i++) {
+        struct long_turn *l = &long_turns[i];
+        struct gen got, want;
+        if (l->call && (!anew || call_reply(l->call)->over)) {
+            long_take(l->call, &got);
+            long_take(long_start(t.mirror.client, l), &want);
+            output_same(&got.o, &want.o);
+            gen_done(&got);
+            gen_done(&want);
+            l->call = NULL;
+            l->seed++;
+        }
+        if (!l->call && anew)
+            l->call = long_start(front, l);
+    }
+}
+
+/* Every node in its turn is told to end, under load, and started again. */
+static void roll(const char *prefix)
+{
+    long_begin(prefix);
     for (unsigned i = 0; i < FLEET_NODES; i++) {
         load_run(60);
+        long_go_on(true);
         fleet_node_signal(&t.fleet, i, SIGTERM);
-        while (!fleet_node_has_ended(&t.fleet, i))
+        while (!fleet_node_has_ended(&t.fleet, i)) {
             load_run(10);
+            long_go_on(true);
+        }
         assert_int_equal(fleet_node_end(&t.fleet, i, 0), 0);
         load_run(60);
         fleet_node_start(&t.fleet, i);
+        long_go_on(false);
         load_settle();
         load_check();
     }
 }
 
-static void behind(enum balancer_kind kind, const char *prefix, void (*test)(void))
+static void behind(enum balancer_kind kind, const char *prefix, void (*test)(const char *prefix))
 {
     unsigned ports[FLEET_NODES];
     for (unsigned i = 0; i < FLEET_NODES; i++)
         ports[i] = t.fleet.node[i].port;
     struct balancer *b = balancer_start(kind, ports);
-    struct client *front = client_open(balancer_base(b));
+    front = client_open(balancer_base(b));
     client_unrecorded(front);
     load_begin(&t, front, prefix);
-    test();
+    test(prefix);
     client_close(front);
     balancer_stop(b);
 }
@@ -90,9 +153,43 @@ static void a_rolling_restart_is_seen_by_nobody(void **state)
     behind(BALANCER_HAPROXY_FLEET, "h", roll);
 }
 
-/* A node that is gone: its sessions are served elsewhere. */
-static void lose_one(void)
+static void nor_behind_nginx(void **state)
 {
+    (void)state;
+    behind(BALANCER_NGINX_FLEET, "x", roll);
+}
+
+/* All are gone, and come back: they serve at once, not only when HAProxy has asked each. */
+static void lose_all(const char *prefix)
+{
+    (void)prefix;
+    for (unsigned round = 0; round < 3; round++) {
+        load_run(20);
+        load_settle();
+        for (unsigned i = 0; i < FLEET_NODES; i++)
+            fleet_node_end(&t.fleet, i, SIGKILL);
+        int64_t seen_by = client_now_ms() + SEEN_MS;
+        do /* until every check has failed */
+            expect_error(get(front, "/v1/models"), 503, "node_away", NULL);
+        while (client_now_ms() < seen_by);
+        for (unsigned i = 0; i < FLEET_NODES; i++)
+            fleet_node_start(&t.fleet, i);
+        load_run(20);
+        load_settle();
+        load_check();
+    }
+}
+
+static void nodes_that_come_back_serve_at_once(void **state)
+{
+    (void)state;
+    behind(BALANCER_HAPROXY_FLEET, "a", lose_all);
+}
+
+/* A node that is gone: its sessions are served elsewhere. */
+static void lose_one(const char *prefix)
+{
+    (void)prefix;
     load_run(60);
     load_settle();
     fleet_node_end(&t.fleet, 1, SIGKILL);
@@ -131,7 +228,9 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rolling_restart_is_seen_by_nobody),
+        cmocka_unit_test(nor_behind_nginx),
         cmocka_unit_test(a_node_that_is_gone_is_not_missed),
+        cmocka_unit_test(nodes_that_come_back_serve_at_once),
         cmocka_unit_test(killed_at_random_moments),
     };
     if (argc > 1)

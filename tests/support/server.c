@@ -442,6 +442,14 @@ bool raw_wait_closed(struct raw *r)
     return !r->reset;
 }
 
+bool raw_says(struct raw *r, const char *text)
+{
+    int64_t deadline = now_ms() + SERVER_DEADLINE_MS;
+    while (raw_more(r, deadline))
+        ;
+    return strstr(r->in, text) != NULL;
+}
+
 void raw_wait_text(struct raw *r, const char *text)
 {
     int64_t deadline = now_ms() + SERVER_DEADLINE_MS;

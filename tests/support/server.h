@@ -85,6 +85,8 @@ bool raw_header(const struct raw_response *p, const char *name, char *dst, size_
 /* Waits until the server has closed the connection; fails if other bytes come before. true: with
  * an orderly end of file, false: by a reset. */
 bool raw_wait_closed(struct raw *r);
+/* Reads to the end; was that among it? */
+bool raw_says(struct raw *r, const char *text);
 /* Waits until some text has come (and takes nothing). */
 void raw_wait_text(struct raw *r, const char *text);
 
