@@ -14,11 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <arpa/inet.h>
 #include <curl/curl.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,48 +48,6 @@ static size_t drop(void *data, size_t size, size_t n, void *arg)
     (void)data;
     (void)arg;
     return size * n;
-}
-
-static bool is_up(unsigned port)
-{
-    char answer[8] = "";
-    struct sockaddr_in in = {.sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)port),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    bool up = connect(fd, (struct sockaddr *)&in, sizeof in) == 0 &&
-              write(fd, "PING\r\n", 6) == 6 && read(fd, answer, 5) == 5 && answer[0] == '+';
-    close(fd);
-    return up;
-}
-
-static pid_t start_redis(unsigned port)
-{
-    char text[16];
-    const char *args[] = {"redis-server",
-                          "--port",
-                          text,
-                          "--bind",
-                          "127.0.0.1",
-                          "--dir",
-                          "build/durable-bench",
-                          "--appendonly",
-                          "yes",
-                          "--appendfsync",
-                          "always",
-                          "--save",
-                          "",
-                          "--logfile",
-                          "redis.log",
-                          NULL};
-    snprintf(text, sizeof text, "%u", port);
-    pid_t pid = serving_child(args[0], args, -1);
-    while (!is_up(port)) {
-        if (waitpid(pid, NULL, WNOHANG) != 0)
-            serving_die("redis-server does not start");
-        poll(NULL, 0, 1);
-    }
-    return pid;
 }
 
 static void start(struct servers *v, const struct mode *m, unsigned redis, int argc, char **argv)
@@ -214,8 +169,8 @@ int main(int argc, char **argv)
     curl_global_init(CURL_GLOBAL_DEFAULT);
     if (system("rm -rf build/durable-bench && mkdir -p build/durable-bench"))
         serving_die("build/durable-bench cannot be made");
-    unsigned port = serving_free_port();
-    pid_t redis = start_redis(port);
+    unsigned port;
+    pid_t redis = serving_redis("build/durable-bench", &port);
     for (size_t i = 0; i < COUNT(modes); i++) {
         start(&s[i], &modes[i], port, argc > 3 ? argc - 3 : 0, argv + 3);
         for (size_t k = 0; k < CLIENTS_MAX; k++) {

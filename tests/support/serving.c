@@ -1,6 +1,7 @@
 /* serving.c: see serving.h. */
 #include "tests/support/serving.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -259,4 +260,50 @@ double serving_run(struct serving *s, const struct serving_load *l)
         curl_easy_cleanup(slots[i].curl);
     curl_multi_cleanup(m);
     return took;
+}
+
+/* --- Redis --------------------------------------------------------------------------------------
+ */
+
+static bool is_up(unsigned port)
+{
+    char answer[8] = "";
+    struct sockaddr_in in = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool up = connect(fd, (struct sockaddr *)&in, sizeof in) == 0 &&
+              write(fd, "PING\r\n", 6) == 6 && read(fd, answer, 5) == 5 && answer[0] == '+';
+    close(fd);
+    return up;
+}
+
+pid_t serving_redis(const char *folder, unsigned *ret_port)
+{
+    unsigned port = *ret_port = serving_free_port();
+    char text[16];
+    const char *args[] = {"redis-server",
+                          "--port",
+                          text,
+                          "--bind",
+                          "127.0.0.1",
+                          "--dir",
+                          folder,
+                          "--appendonly",
+                          "yes",
+                          "--appendfsync",
+                          "always",
+                          "--save",
+                          "",
+                          "--logfile",
+                          "redis.log",
+                          NULL};
+    snprintf(text, sizeof text, "%u", port);
+    pid_t pid = serving_child(args[0], args, -1);
+    while (!is_up(port)) {
+        if (waitpid(pid, NULL, WNOHANG) != 0)
+            serving_die("redis-server does not start");
+        poll(NULL, 0, 1);
+    }
+    return pid;
 }

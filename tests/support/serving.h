@@ -26,6 +26,9 @@ void serving_die(const char *what); /* ends the program */
 /* args[0] is its name; it is looked for as a shell does, and ends when this program does. Its
  * standard output goes to `out`; -1: nowhere, nor does what it complains of. */
 pid_t serving_child(const char *program, const char *const *args, int out);
+/* A Redis of this machine that syncs what it acknowledges, its data in that folder, which is there.
+ */
+pid_t serving_redis(const char *folder, unsigned *ret_port);
 unsigned serving_free_port(void); /* one that was free a moment ago */
 
 /* `build/release/slate serve` on a free port with these options, up to a NULL. */
