@@ -28,7 +28,7 @@
 #include "tests/support/modelled.h"
 #include "tests/support/redis.h"
 
-enum { KEPT = 4, DEPTH_LIMIT = 24, SECONDS = 6 };
+enum { KEEP_TURNS = 3, KEPT = 4, DEPTH_LIMIT = 24, SECONDS = 6 };
 
 /* A snapshot that a client keeps. */
 struct kept {
@@ -121,6 +121,7 @@ static void do_go_on(struct session *s)
     s->told = history_resumed(&modelled.histories, s->paused, r);
     s->paused = NULL;
     assert_int_equal(int_at(r->json, "version"), ++s->version);
+    note_version(s);
     assert_string_equal(str_at(r->json, "finish_reason"), "length");
     assert_int_equal(s->told->n, s->told->max_tokens);
     reply_free(r);
@@ -207,6 +208,7 @@ static void do_create(struct session *s)
     struct reply *r = expect(post(modelled_client(), "/v1/sessions", "{'id':'%s'}", n->id), 201);
     is_new(n, r);
     assert_int_equal(n->version, 0);
+    note_version(n);
     reply_free(r);
 }
 
@@ -225,6 +227,7 @@ static void do_fork(struct session *s)
     is_new(n, expect(r, 201));
     n->told = s->told;
     n->paused = s->paused;
+    note_version(n);
     n->metadata = at(r->json, "metadata.n") ? int_at(r->json, "metadata.n") : 0;
     assert_int_equal(n->version, s->version);
     assert_string_not_equal(n->incarnation, s->incarnation);
@@ -296,6 +299,11 @@ static void do_restore(struct session *s)
     is_new(t, expect(r, over ? 200 : 201));
     t->told = k->told;
     t->paused = k->paused;
+    if (over) { /* what it was before can be had back */
+        memcpy(t->past, before.past, sizeof t->past);
+        t->n_past = before.n_past;
+    }
+    note_version(t);
     if (over) {
         assert_string_equal(t->incarnation, before.incarnation);
         assert_true(t->version > before.version);
@@ -316,6 +324,29 @@ static void do_wrong(struct session *s)
         404, "session_not_found", "session");
     expect_error(session_post(modelled_client(), "nobody", "/pause"), 404, "session_not_found",
                  "session");
+}
+
+/* Back to one of the versions that are kept: as many as was promised, or all there were. */
+static void do_rewind(struct session *s)
+{
+    const char *path = session_path(s->id, "/checkpoints");
+    struct reply *r = expect(get(modelled_client(), path), 200);
+    const json_t *data = at(r->json, "data");
+    size_t n = json_array_size(data);
+    assert_true(n >= 1 && (n > KEEP_TURNS || n >= s->n_sure));
+    assert_int_equal(int_at(json_array_get(data, n - 1), "version"), s->version);
+    int64_t version = int_at(json_array_get(data, draw(n)), "version");
+    reply_free(r);
+    const struct past *p = past_of(s, version);
+    r = post(modelled_client(), session_path(s->id, "/rewind"), "{'version':%lld}",
+             (long long)version);
+    if (!p) /* further back than the model remembers */
+        fail_msg("session %s was never at version %lld", s->id, (long long)version);
+    s->told = p->told;
+    s->paused = p->paused;
+    assert_int_equal(int_at(expect(r, 200)->json, "version"), ++s->version);
+    note_version(s);
+    reply_free(r);
 }
 
 /* --- restarts ----------------------------------------------------------------------------------*/
@@ -381,6 +412,7 @@ static const struct {
     {"resume", do_resume, 4},
     {"keep", do_keep, 5},
     {"restore", do_restore, 6},
+    {"rewind", do_rewind, 6},
     {"wrong", do_wrong, 1},
     {"restart", do_restart, 4},
 };
@@ -437,10 +469,10 @@ static void up(const char *name, const char *store)
 {
     modelled.forgets = !strcmp(store, "memory");
     node_init(&modelled.node, name,
-              (const char *const[]){"--tokenizer=bytes", "--model", seeded_slow_model(),
-                                    modelled.forgets ? "--sessions-in-memory=14"
-                                                     : "--sessions-in-memory=6",
-                                    "--replay-limit=60", "--drain-timeout=50ms", NULL});
+              (const char *const[]){
+                  "--tokenizer=bytes", "--model", seeded_slow_model(),
+                  modelled.forgets ? "--sessions-in-memory=14" : "--sessions-in-memory=6",
+                  "--replay-limit=60", "--drain-timeout=50ms", "--keep-turns=3", NULL});
     if (strcmp(store, "dir") != 0)
         snprintf(modelled.node.store, sizeof modelled.node.store, "%s", store);
     node_start(&modelled.node);

@@ -65,12 +65,33 @@ void forget_keyed(struct session *s)
     s->keyed = (struct keyed){.answer = NULL};
 }
 
+void note_version(struct session *s)
+{
+    struct past now = {.version = s->version, .told = s->told, .paused = s->paused};
+    if (s->n_past && s->past[s->n_past - 1].version == s->version)
+        s->n_past--;
+    else
+        s->n_sure++;
+    if (s->n_past == PAST_MAX)
+        memmove(s->past, s->past + 1, --s->n_past * sizeof *s->past);
+    s->past[s->n_past++] = now;
+}
+
+const struct past *past_of(const struct session *s, int64_t version)
+{
+    for (size_t i = 0; i < s->n_past; i++)
+        if (s->past[i].version == version)
+            return &s->past[i];
+    return NULL;
+}
+
 /* It has begun its life, as r says. */
 void is_new(struct session *s, const struct reply *r)
 {
     s->exists = true;
     s->metadata = 0;
     s->told = s->paused = NULL;
+    s->n_past = s->n_sure = 0;
     forget_keyed(s);
     split_etag(r, s->incarnation, &s->version);
 }
@@ -158,6 +179,7 @@ static void happened(const struct flight *f, const struct reply *r)
     s->told = history_add(&modelled.histories, s->told, f->seed, f->max_tokens, r);
     s->paused = NULL;
     s->version++;
+    note_version(s);
 }
 
 /* The whole answer of a turn that ran. */
@@ -171,7 +193,9 @@ void turn_answered(const struct flight *f, const struct reply *r)
     assert_int_equal(int_at(final, "version"), f->s->version);
     if (!strcmp(reason, "paused"))
         f->s->paused = f->s->told;
-    else if (strcmp(reason, "length") != 0 && strcmp(reason, "cancelled") != 0)
+    note_version(f->s);
+    if (strcmp(reason, "paused") != 0 && strcmp(reason, "length") != 0 &&
+        strcmp(reason, "cancelled") != 0)
         fail_msg("the turn ended by '%s'", reason);
     else if (!strcmp(reason, "length") && f->s->told->n != f->max_tokens)
         fail_msg("a whole turn of %zu tokens has %zu", f->max_tokens, f->s->told->n);

@@ -8,12 +8,18 @@
 #include "tests/support/histories.h"
 #include "tests/support/node.h"
 
-enum { SESSIONS = 14, PLACES = 6, TOKENS_MAX = 24 };
+enum { SESSIONS = 14, PLACES = 6, TOKENS_MAX = 24, PAST_MAX = 64 };
 
 struct keyed { /* a turn that was answered under a key; the session's last one */
     char key[32], body[320];
     char *answer; /* NULL: none */
     size_t n;
+};
+
+/* What a session was at a version. */
+struct past {
+    int64_t version;
+    const struct history *told, *paused;
 };
 
 struct session {
@@ -23,6 +29,8 @@ struct session {
     int64_t version, metadata;
     const struct history *told;
     const struct history *paused; /* `told`, where it can be gone on with */
+    struct past past[PAST_MAX];   /* of this life, oldest first; the last one is what it is at */
+    size_t n_past, n_sure;        /* sure: since it was made or restored */
     struct keyed keyed;
 };
 
@@ -47,6 +55,10 @@ size_t count_sessions(void);
 void is_new(struct session *s, const struct reply *r);
 void is_gone(struct session *s);
 void forget_keyed(struct session *s);
+/* It is at another version, or is so now, all of it. */
+void note_version(struct session *s);
+/* What it was at that version; NULL: that is not known. */
+const struct past *past_of(const struct session *s, int64_t version);
 /* A copy that lasts for the next 4 calls. */
 const char *etag_of(const struct session *s, int64_t version);
 
