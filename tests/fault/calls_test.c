@@ -14,6 +14,8 @@
  *   - another session is the same to the byte; no turn runs, no exchange is open, all slots and
  *     descriptors are given back; under the address sanitizer nothing has leaked.
  *
+ * The same with every allocation that is made for it.
+ *
  * `calls_test` tries every STRIDE-th fault of those; `calls_test 1` (make soak) all. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +37,7 @@
 #include "tests/support/process.h"
 #include "tests/support/redis.h"
 
-enum { STRIDE = 13, MOST_CALLS = 500, LOOK_MAX = 2048 };
+enum { STRIDE = 13, MOST_CALLS = 500, LOOK_MAX = 2048, ALLOCATION = -1 };
 
 static unsigned stride = STRIDE;
 static struct redis redis;
@@ -142,7 +144,7 @@ static const char *tensors_of(const char *p, size_t *ret_n)
 
 struct scene {
     const char *name, *method, *path, *body;
-    const char *before; /* an action on "t" first, or NULL */
+    const char *before; /* an action on "t" first, "turn": one, or NULL */
     const char *lines;  /* header lines instead of the usual ones, or NULL */
     bool keyed;         /* retried, it must not happen twice */
     bool brings;        /* its body is the bytes of a snapshot */
@@ -224,6 +226,13 @@ static const struct scene scenes[] = {
      .method = "GET",
      .path = "/v1/sessions/t/snapshot",
      .before = "pause"},
+    {.name = "snapshot of bytes", .method = "GET", .path = "/v1/sessions/t/snapshot?dtype=int8"},
+    {.name = "checkpoints", .method = "GET", .path = "/v1/sessions/t/checkpoints"},
+    {.name = "rewind",
+     .method = "POST",
+     .path = "/v1/sessions/t/rewind",
+     .body = "{\"version\":2}",
+     .before = "turn"},
     {.name = "restore",
      .method = "PUT",
      .path = "/v1/sessions/new/snapshot",
@@ -263,6 +272,10 @@ static void set_up(const struct scene *sc)
     must("POST", "/v1/sessions/base/fork", "{\"id\":\"t\"}", 201);
     if (!sc->before)
         return;
+    if (!strcmp(sc->before, "turn")) {
+        must("POST", "/v1/generate", "{" TURN "}", 200);
+        return;
+    }
     snprintf(path, sizeof path, "/v1/sessions/t/%s", sc->before);
     must("POST", path, "", 200);
 }
@@ -301,6 +314,7 @@ struct expected {
     char before[LOOK_MAX], after[LOOK_MAX];
     size_t files;
     double slots;
+    uint64_t counts[INTERCEPT_KIND_COUNT], n_allocations; /* of an undisturbed run */
 };
 
 static void check_looks(const struct scene *sc, const struct expected *x, enum outcome o,
@@ -361,23 +375,43 @@ static void served_again(const char *what)
             fail_msg("%s: nobody is served any more", what);
 }
 
-/* false: there is no n-th call of that kind. */
-static bool attempt(const struct scene *sc, const struct expected *x, enum intercept_kind kind,
-                    uint64_t n, int error)
+struct fault {
+    int kind; /* intercept.h's; ALLOCATION: of ours (mem.h) */
+    uint64_t n;
+    int error;
+};
+
+static void describe(char dst[256], const struct scene *sc, const struct fault *f)
+{
+    snprintf(dst, 256, "%s on %.20s, call %llu of %s: %s", sc->name, store_name,
+             (unsigned long long)f->n,
+             f->kind == ALLOCATION ? "malloc" : intercept_rows[f->kind].name,
+             f->error == INTERCEPT_SHORT ? "short" : strerror(f->error));
+}
+
+/* Asks, with the fault; false: it did not come to it. */
+static bool ask_with(const struct scene *sc, const struct fault *f)
+{
+    uint64_t before = sl_mem_count();
+    if (f->kind == ALLOCATION)
+        sl_mem_fail_once((int64_t)f->n);
+    else
+        intercept_fail((enum intercept_kind)f->kind, f->n, f->error);
+    (void)ask(sc);
+    sl_mem_fail_after(-1);
+    return f->kind == ALLOCATION ? sl_mem_count() - before > f->n : intercept_end();
+}
+
+static void attempt(const struct scene *sc, const struct expected *x, struct fault f)
 {
     char what[256];
-    snprintf(what, sizeof what, "%s on %.20s, call %llu of %s: %s", sc->name, store_name,
-             (unsigned long long)n, intercept_rows[kind].name,
-             error == INTERCEPT_SHORT ? "short" : strerror(error));
+    describe(what, sc, &f);
     set_up(sc);
     if (getenv("SLATE_TEST_VERBOSE")) /* which one ended the program */
         print_message("%lld: %s\n", (long long)client_now_ms(), what);
     talk_until("slate_http_connections", 1); /* the scrape's own */
-    intercept_fail(kind, n, error);
-    (void)ask(sc);
-    bool reached = intercept_end();
-    if (!reached)
-        return false;
+    if (!ask_with(sc, &f))
+        return;
     enum outcome o = outcome_of();
     n_tried++;
     n_failed += o == FAILED;
@@ -387,19 +421,20 @@ static bool attempt(const struct scene *sc, const struct expected *x, enum inter
     talk_until("slate_http_requests_in_flight", 1);
     check_looks(sc, x, o, what);
     check_rest(x, what);
-    return true;
 }
 
-static void expectations(const struct scene *sc, struct expected *x, uint64_t *counts)
+static void expectations(const struct scene *sc, struct expected *x)
 {
     set_up(sc);
     look(x->before);
     set_up(sc);
     talk_until("slate_http_connections", 1);
     intercept_clear();
+    uint64_t allocations = sl_mem_count();
     assert_true(ask(sc));
+    x->n_allocations = sl_mem_count() - allocations;
     for (size_t i = 0; i < INTERCEPT_KIND_COUNT; i++)
-        counts[i] = intercept_count((enum intercept_kind)i);
+        x->counts[i] = intercept_count((enum intercept_kind)i);
     if (outcome_of() != DONE)
         fail_msg("%s is answered with %.600s", sc->name, inside.reply);
     talk_until("slate_requests_running", 0);
@@ -415,25 +450,42 @@ static void expectations(const struct scene *sc, struct expected *x, uint64_t *c
 
 static void each_call_fails(void **state)
 {
-    uint64_t counts[INTERCEPT_KIND_COUNT];
     static struct expected x;
     unsigned turn = 0;
     (void)state;
     n_tried = n_failed = n_broken = 0;
     for (size_t s = 0; s < sizeof scenes / sizeof *scenes; s++) {
-        expectations(&scenes[s], &x, counts);
-        for (size_t k = 0; k < INTERCEPT_KIND_COUNT; k++) {
-            assert_true(counts[k] < MOST_CALLS);
-            for (uint64_t n = 0; n < counts[k]; n++)
+        expectations(&scenes[s], &x);
+        for (int k = 0; k < INTERCEPT_KIND_COUNT; k++) {
+            assert_true(x.counts[k] < MOST_CALLS);
+            for (uint64_t n = 0; n < x.counts[k]; n++)
                 for (const int *e = intercept_rows[k].errors; *e; e++)
                     if (turn++ % stride == 0)
-                        (void)attempt(&scenes[s], &x, (enum intercept_kind)k, n, *e);
+                        attempt(&scenes[s], &x, (struct fault){k, n, *e});
         }
     }
     print_message("%zu calls failed, each once: %zu requests were told, %zu had no answer\n",
                   n_tried, n_failed, n_broken);
     assert_true(n_tried > 400 / stride);
     assert_true(stride > STRIDE || (n_failed > 0 && n_broken > 0));
+}
+
+static void each_allocation_fails(void **state)
+{
+    static struct expected x;
+    unsigned turn = 0, every = stride == 1 ? 1 : 3 * stride;
+    (void)state;
+    n_tried = n_failed = n_broken = 0;
+    for (size_t s = 0; s < sizeof scenes / sizeof *scenes; s++) {
+        expectations(&scenes[s], &x);
+        for (uint64_t n = 0; n < x.n_allocations; n++)
+            if (turn++ % every == 0)
+                attempt(&scenes[s], &x, (struct fault){ALLOCATION, n, ENOMEM});
+    }
+    print_message("%zu allocations failed, each once: %zu requests were told, %zu had no answer\n",
+                  n_tried, n_failed, n_broken);
+    assert_true(n_tried > 500 / every);
+    assert_true(stride > STRIDE || n_failed > 0);
 }
 
 static int start_server(const char *store, bool tcp)
@@ -444,7 +496,8 @@ static int start_server(const char *store, bool tcp)
                         (const char *const[]){model, "--tokenizer=bytes", "--chat-template=plain",
                                               !strcmp(store, "memory") ? "--sessions-in-memory=8"
                                                                        : "--sessions-in-memory=4",
-                                              "--threads=1", "--log-level=error", NULL});
+                                              "--threads=1", "--log-level=error", "--keep-turns=2",
+                                              NULL});
 }
 
 static int start_on(const char *store, bool tcp)
@@ -502,7 +555,8 @@ static int stop_redis(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_call_fails)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_call_fails),
+                                       cmocka_unit_test(each_allocation_fails)};
     if (argc > 1)
         stride = (unsigned)strtoul(argv[1], NULL, 10);
     assert_true(stride > 0);
