@@ -39,8 +39,10 @@ struct foes {
     struct foe *all;
     size_t next_text;
     struct foes_result result;
-    _Atomic size_t n_open, n_settled;
     _Atomic bool stop;
+    pthread_mutex_t lock; /* over the two counts */
+    pthread_cond_t news;
+    size_t n_open, n_settled;
 };
 
 static int64_t now_ms(void)
@@ -67,10 +69,18 @@ static void die(const char *what)
 
 /* --- one of them ------------------------------------------------------------------------------ */
 
+static void count(struct foes *f, size_t *what, size_t by)
+{
+    pthread_mutex_lock(&f->lock);
+    *what += by;
+    pthread_cond_signal(&f->news);
+    pthread_mutex_unlock(&f->lock);
+}
+
 static void settle(struct foes *f, struct foe *e)
 {
     if (!e->settled)
-        atomic_fetch_add(&f->n_settled, 1);
+        count(f, &f->n_settled, 1);
     e->settled = true;
 }
 
@@ -80,7 +90,7 @@ static void end(struct foes *f, struct foe *e, bool by_server)
     settle(f, e);
     close(e->fd);
     e->fd = -1;
-    atomic_fetch_sub(&f->n_open, 1);
+    count(f, &f->n_open, SIZE_MAX); /* one fewer */
 }
 
 static void begin(struct foes *f, struct foe *e)
@@ -102,7 +112,7 @@ static void begin(struct foes *f, struct foe *e)
     if (epoll_ctl(f->epoll, EPOLL_CTL_ADD, e->fd, &ev) != 0)
         die("epoll_ctl");
     f->result.lives++;
-    atomic_fetch_add(&f->n_open, 1);
+    count(f, &f->n_open, 1);
 }
 
 /* Sends up to `until` bytes of its text. false: the connection is over. */
@@ -208,6 +218,12 @@ static void *run(void *arg)
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
+static struct timespec in_ms(int64_t ms)
+{
+    int64_t at = now_ms() + ms;
+    return (struct timespec){.tv_sec = at / 1000, .tv_nsec = at % 1000 * 1000000};
+}
+
 struct foes *foes_start(const struct foe_plan *plan, unsigned port)
 {
     struct foes *f = calloc(1, sizeof *f);
@@ -219,16 +235,18 @@ struct foes *foes_start(const struct foe_plan *plan, unsigned port)
     f->all = calloc(plan->n, sizeof *f->all);
     f->epoll = epoll_create1(EPOLL_CLOEXEC);
     f->clock = CLOCK_MONOTONIC;
+    (void)pthread_mutex_init(&f->lock, NULL);
+    (void)pthread_cond_init(&f->news, NULL);
     if (plan->clock)
         assert_int_equal(clock_getcpuclockid(plan->clock, &f->clock), 0);
     assert_true(f->all && f->epoll >= 0);
     assert_int_equal(pthread_create(&f->thread, NULL, run, f), 0);
-    int64_t deadline = now_ms() + DEADLINE_MS;
-    const struct timespec ms = {.tv_nsec = 1000000};
-    while (atomic_load(&f->n_settled) < plan->n) {
-        assert_true(now_ms() < deadline);
-        nanosleep(&ms, NULL); /* a thread's news without a descriptor to wait on */
-    }
+    pthread_mutex_lock(&f->lock);
+    bool settled = true;
+    for (struct timespec end = in_ms(DEADLINE_MS); settled && f->n_settled < plan->n;)
+        settled = pthread_cond_clockwait(&f->news, &f->lock, CLOCK_MONOTONIC, &end) == 0;
+    pthread_mutex_unlock(&f->lock);
+    assert_true(settled);
     return f;
 }
 
@@ -245,7 +263,21 @@ void foes_stop(struct foes *f, struct foes_result *ret)
 
 size_t foes_open(struct foes *f)
 {
-    return atomic_load(&f->n_open);
+    pthread_mutex_lock(&f->lock);
+    size_t n = f->n_open;
+    pthread_mutex_unlock(&f->lock);
+    return n;
+}
+
+bool foes_leave(struct foes *f, size_t n, unsigned ms)
+{
+    int e = 0;
+    pthread_mutex_lock(&f->lock);
+    for (struct timespec end = in_ms(ms); f->n_open > n && e == 0;)
+        e = pthread_cond_clockwait(&f->news, &f->lock, CLOCK_MONOTONIC, &end);
+    bool left = f->n_open <= n;
+    pthread_mutex_unlock(&f->lock);
+    return left;
 }
 
 /* --- the sink --------------------------------------------------------------------------------- */

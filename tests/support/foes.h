@@ -55,6 +55,8 @@ void foes_stop(struct foes *f, struct foes_result *ret);
 
 /* How many are connected now, as far as they have noticed. */
 size_t foes_open(struct foes *f);
+/* Waits until n or fewer are. false: after so many milliseconds there are still more. */
+bool foes_leave(struct foes *f, size_t n, unsigned ms);
 
 /* A port of 127.0.0.1 that accepts, reads and throws away, for as long as the program runs. */
 unsigned sink_port(void);
