@@ -13,6 +13,7 @@
 
 #include "engine/base/mem.h"
 #include "server/auth.h"
+#include "tests/support/callgrind.h"
 
 static char path[64];
 
@@ -218,13 +219,73 @@ static void test_no_memory(void **state)
     }
 }
 
-int main(void)
+/* --- in constant time ------------------------------------------------------------------------- */
+
+enum { N_WRONG = 9, N_RIGHT = 3 };
+
+void measured_identify(const struct sl_keys *k, const char *header);
+
+/* Alone in its function, so that callgrind can be told to count in here only. */
+__attribute__((noinline)) void measured_identify(const struct sl_keys *k, const char *header)
 {
+    struct sl_identity id;
+    struct sl_error err;
+    (void)!sl_keys_identify(k, header, &id, &err);
+}
+
+/* The child: keys of one length, wrong at each of some places and in all; then right ones, of the
+ * first, a middle and the last line. */
+static int measure(void)
+{
+    enum { KEYS = 50, LENGTH = 32 };
+    static char text[KEYS * 64], header[8 + LENGTH + 1];
+    static const size_t wrong[N_WRONG] = {0, 0, 1, 7, 8, 15, 16, 30, 31}; /* the first warms up */
+    static const int right[N_RIGHT] = {0, KEYS / 2, KEYS - 1};
+    struct sl_keys *k;
+    size_t n = 0;
+    for (int i = 0; i < KEYS; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%0*d t user\n", LENGTH, i);
+    (void)setup(NULL);
+    int bad = open_text(text, &k, NULL) != SL_OK;
+    (void)teardown(NULL);
+    if (bad)
+        return 1;
+    for (int i = 0; i < N_WRONG; i++) { /* like the first key up to there */
+        snprintf(header, sizeof header, "Bearer %0*d", LENGTH, 0);
+        memset(header + 7 + wrong[i], 'x', LENGTH - wrong[i]);
+        measured_identify(k, header);
+    }
+    for (int i = 0; i < N_RIGHT; i++) {
+        snprintf(header, sizeof header, "Bearer %0*d", LENGTH, right[i]);
+        measured_identify(k, header);
+    }
+    sl_keys_close(k);
+    return 0;
+}
+
+/* How long it takes tells neither how much of a key was right nor which line it stands in. */
+static void test_the_same_work_for_every_key(void **state)
+{
+    (void)state;
+    uint64_t n[N_WRONG + N_RIGHT];
+    callgrind_or_skip("constant time");
+    callgrind_count("measured_identify", n, N_WRONG + N_RIGHT);
+    assert_true(n[1] > 1000); /* all 50 were looked at */
+    for (size_t i = 2; i < N_WRONG; i++)
+        assert_int_equal(n[i], n[1]);
+    for (size_t i = 1; i < N_RIGHT; i++)
+        assert_int_equal(n[N_WRONG + i], n[N_WRONG]);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "measure") == 0)
+        return measure();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_identities), cmocka_unit_test(test_without_keys),
         cmocka_unit_test(test_roles),      cmocka_unit_test(test_bad_files),
         cmocka_unit_test(test_limits),     cmocka_unit_test(test_permissions_are_told),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_the_same_work_for_every_key),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -15,13 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "engine/forward.h"
+#include "tests/support/callgrind.h"
 #include "tests/support/rules.h"
 #include "tests/support/runner.h"
-#include "tests/support/stores.h"
 
 void measured_step(struct sl_forward *f, const struct sl_segment *s);
 
@@ -96,55 +95,14 @@ static size_t n_models(void)
     return n;
 }
 
-/* The instructions of one call: callgrind's "totals:" (or "summary:") of its dump. 0: none. */
-static uint64_t total(const char *dump)
-{
-    char line[512];
-    uint64_t n = 0;
-    FILE *f = fopen(dump, "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "totals: %" SCNu64, &n) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return n;
-}
-
-/* Instructions of n calls of measured_step(), in a run of this program under callgrind. */
-static void count_instructions(uint64_t *ret, size_t n)
-{
-    char self[4096], command[9000], dump[128], folder[] = "/tmp/slate-test-XXXXXX";
-    assert_non_null(mkdtemp(folder));
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
-    assert_true(len > 0);
-    self[len] = '\0';
-    snprintf(command, sizeof command,
-             "valgrind --tool=callgrind --toggle-collect=measured_step "
-             "--dump-after=measured_step --callgrind-out-file=%s/out '%s' measure 2>%s/log",
-             folder, self, folder);
-    assert_int_equal(system(command), 0);
-    for (size_t i = 0; i < n; i++) {
-        snprintf(dump, sizeof dump, "%s/out.%zu", folder, i + 1);
-        ret[i] = total(dump);
-    }
-    remove_tree(folder);
-}
-
 static void test_a_token_costs_the_same_at_any_age(void **state)
 {
     (void)state;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    print_message("skipped: 1 case of constant work: no valgrind under a sanitizer\n");
-    skip();
-#endif
-    if (system("valgrind --version >/dev/null 2>&1") != 0) {
-        print_message("skipped: 1 case of constant work: valgrind is not here\n");
-        skip();
-    }
+    callgrind_or_skip("constant work");
     size_t n = n_models();
     uint64_t *counts = calloc(n * N_AGES, sizeof *counts);
     assert_non_null(counts);
-    count_instructions(counts, n * N_AGES);
+    callgrind_count("measured_step", counts, n * N_AGES);
     for (size_t k = 0; k < n; k++) {
         const uint64_t *of = counts + k * N_AGES;
         assert_true(of[1] > 5000);
