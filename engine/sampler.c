@@ -4,9 +4,9 @@
  * is then a plain loop over the row, and the draw never meets it. Only where a small top_k leaves
  * few is the row made a short list (`ids` says of which tokens).
  *
- * Speed, for a vocabulary of 65,536: nothing is sorted (select.h). For top_k, blocks of the row are
- * passed over by their maxima: if k blocks have a maximum ≥ b then k tokens are ≥ b, so the k
- * largest are. */
+ * Speed, for a vocabulary of 65,536: nothing is sorted (select.h). The row is read once for the
+ * maxima of its blocks, and where those say it, no more: if k blocks have a maximum ≥ b then k
+ * tokens are ≥ b, so the k largest are, and top_k passes over all other blocks. */
 #include "engine/sampler.h"
 
 #include <assert.h>
@@ -42,13 +42,14 @@ struct sl_sampler {
     uint32_t window[SL_PENALTY_LAST_N_MAX]; /* circular: the last n_window tokens, next one at */
     size_t n_window, window_next;
 
-    /* Scratch, vocab_size each (block: one a BLOCK). */
+    /* Scratch, vocab_size each (block: one a BLOCK; top: one a PRUNE_BLOCK). */
     float *e;   /* exp(l - max) of the candidates */
     float *raw; /* the logits as they came */
     uint32_t *ids;
     uint32_t *key;
     uint32_t *members;
     double *block;
+    float *top; /* [prune_blocks_of(vocab_size)] the blocks' largest logits */
     struct sl_select_scratch select;
 };
 
@@ -69,6 +70,11 @@ static size_t blocks_of(size_t n)
     return (n + BLOCK - 1) / BLOCK;
 }
 
+static size_t prune_blocks_of(size_t n)
+{
+    return (n + PRUNE_BLOCK - 1) / PRUNE_BLOCK;
+}
+
 enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k, size_t vocab_size,
                              struct sl_error *err)
 {
@@ -85,9 +91,10 @@ enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k
         s->key = sl_malloc(vocab_size * sizeof *s->key);
         s->members = sl_malloc(vocab_size * sizeof *s->members);
         s->block = sl_malloc(blocks_of(vocab_size) * sizeof *s->block);
+        s->top = sl_malloc(prune_blocks_of(vocab_size) * sizeof *s->top);
     }
     if (!s || !s->count || !s->touched || !s->e || !s->raw || !s->ids || !s->key || !s->members ||
-        !s->block) {
+        !s->block || !s->top) {
         sl_sampler_close(s);
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a sampler over %zu tokens", vocab_size);
     }
@@ -107,6 +114,7 @@ void sl_sampler_close(struct sl_sampler *s)
     sl_free(s->key);
     sl_free(s->members);
     sl_free(s->block);
+    sl_free(s->top);
     sl_free(s);
 }
 
@@ -227,6 +235,37 @@ static void apply_bias(const struct sl_sampling *p, float *l)
     }
 }
 
+/* --- the largest -------------------------------------------------------------------------------
+ */
+
+static void find_block_top(struct sl_sampler *s, const float *l, size_t block)
+{
+    size_t b = block * PRUNE_BLOCK, left = s->vocab_size - b;
+    s->top[block] = s->k->max(l + b, left < PRUNE_BLOCK ? left : PRUNE_BLOCK);
+}
+
+/* The largest logit, NaN if there is one, and those of the blocks. */
+static float find_tops(struct sl_sampler *s, const float *l)
+{
+    size_t n = prune_blocks_of(s->vocab_size);
+    for (size_t i = 0; i < n; i++)
+        find_block_top(s, l, i);
+    return s->k->max(s->top, n);
+}
+
+/* The same, after penalties and biases changed some logits. */
+static float find_changed_tops(struct sl_sampler *s, const float *l)
+{
+    size_t n = prune_blocks_of(s->vocab_size);
+    if (s->n_touched + s->p->n_bias > n)
+        return find_tops(s, l);
+    for (size_t i = 0; i < s->n_touched; i++)
+        find_block_top(s, l, s->touched[i] / PRUNE_BLOCK);
+    for (size_t i = 0; i < s->p->n_bias; i++)
+        find_block_top(s, l, s->p->bias[i].token / PRUNE_BLOCK);
+    return s->k->max(s->top, n);
+}
+
 /* --- sums --------------------------------------------------------------------------------------
  */
 
@@ -306,13 +345,14 @@ static void drop_after(struct sl_sampler *s, struct candidates *c, const struct 
     }
 }
 
-/* Makes the row a list of its tokens with l ≥ bound; there is one. */
+/* Makes the row, of which nothing was dropped yet, a list of its tokens with l ≥ bound; there is
+ * one. */
 static void gather_from(struct sl_sampler *s, struct candidates *c, float bound)
 {
     size_t n = 0;
     for (size_t b = 0; b < c->n; b += PRUNE_BLOCK) {
         size_t end = c->n - b < PRUNE_BLOCK ? c->n : b + PRUNE_BLOCK;
-        if (s->k->max(c->l + b, end - b) < bound)
+        if (s->top[b / PRUNE_BLOCK] < bound)
             continue;
         for (size_t i = b; i < end; i++) {
             if (c->l[i] >= bound) {
@@ -328,18 +368,14 @@ static void gather_from(struct sl_sampler *s, struct candidates *c, float bound)
 
 static void prune_top_k(struct sl_sampler *s, struct candidates *c, size_t k)
 {
-    size_t n_blocks = (c->n + PRUNE_BLOCK - 1) / PRUNE_BLOCK;
+    size_t n_blocks = prune_blocks_of(c->n);
     if (k > n_blocks / TOP_K_PRUNE_BLOCKS)
         return;
-    float *max = s->e; /* not in use yet */
-    for (size_t i = 0; i < n_blocks; i++) {
-        size_t b = i * PRUNE_BLOCK, len = c->n - b < PRUNE_BLOCK ? c->n - b : PRUNE_BLOCK;
-        max[i] = s->k->max(c->l + b, len);
-        s->key[i] = sl_select_key_down(max[i]);
-    }
+    for (size_t i = 0; i < n_blocks; i++)
+        s->key[i] = sl_select_key_down(s->top[i]);
     struct sl_cut cut;
     if (sl_select_cut(s->key, NULL, n_blocks, (double)k, &s->select, s->members, &cut))
-        gather_from(s, c, max[s->members[0]]); /* the k-th largest maximum */
+        gather_from(s, c, s->top[s->members[0]]); /* the k-th largest maximum */
 }
 
 static void filter_top_k(struct sl_sampler *s, struct candidates *c)
@@ -446,8 +482,9 @@ static size_t draw(const struct sl_sampler *s, const float *w, size_t n, double 
 static uint32_t first_equal(const struct sl_sampler *s, const float *l, float m)
 {
     size_t b = 0;
-    while (s->k->max(l + b, s->vocab_size - b < BLOCK ? s->vocab_size - b : BLOCK) < m)
-        b += BLOCK;
+    while (s->top[b] < m)
+        b++;
+    b *= PRUNE_BLOCK;
     while (l[b] != m)
         b++;
     return (uint32_t)b;
@@ -523,7 +560,7 @@ enum sl_code sl_sampler_logprobs(struct sl_sampler *s, const float *logits, uint
 enum sl_code sl_sampler_choose(struct sl_sampler *s, float *logits, int n_top, uint32_t *ret_token,
                                struct sl_token_logprobs *lp)
 {
-    float m = s->k->max(logits, s->vocab_size), raw_m = m;
+    float m = find_tops(s, logits), raw_m = m;
     if (!isfinite(m))
         return SL_E_MODEL_NOT_FINITE;
     if (n_top >= 0)
@@ -532,7 +569,7 @@ enum sl_code sl_sampler_choose(struct sl_sampler *s, float *logits, int n_top, u
         if (s->penalised)
             apply_penalties(s, logits);
         apply_bias(s->p, logits);
-        m = s->k->max(logits, s->vocab_size);
+        m = find_changed_tops(s, logits);
     }
     *ret_token = s->p->temperature == 0 ? first_equal(s, logits, m) : sample(s, logits, m);
     if (n_top >= 0)

@@ -1,5 +1,6 @@
 /* select.c: see select.h. Four partial sums, for an addition to a sum in memory waits for the last
- * one to the same sum: on 65,536 items that is most of the time. */
+ * one to the same sum: on 65,536 items that is most of the time. Of few items the sums that none of
+ * them adds to are neither cleared nor added: they are zeros. */
 #include "engine/select.h"
 
 #include <assert.h>
@@ -11,7 +12,10 @@ static const struct digit {
     uint32_t mask;
 } digits[] = {{21, 0x7FF}, {10, 0x7FF}, {0, 0x3FF}};
 
-enum { N_DIGITS = sizeof digits / sizeof *digits };
+enum {
+    N_DIGITS = sizeof digits / sizeof *digits,
+    FEW = 1024 /* items for which to clear and to walk all the sums would cost more */
+};
 
 /* The list, or, with members, those items of it. */
 struct items {
@@ -26,10 +30,30 @@ static double weight_of(const struct items *it, size_t i)
     return it->weight ? (double)it->weight[i] : 1.0;
 }
 
+/* Of few items: only the sums of values that one has are made. */
+static void add_up_few(const struct items *it, struct digit d, struct sl_select_scratch *scratch)
+{
+    memset(scratch->used, 0, sizeof scratch->used);
+    for (size_t j = 0; j < it->n; j++) {
+        size_t i = it->members ? it->members[j] : j;
+        uint32_t value = it->key[i] >> d.shift & d.mask;
+        uint64_t *word = &scratch->used[value / 64], bit = UINT64_C(1) << value % 64;
+        if (!(*word & bit))
+            memset(scratch->sums[value], 0, sizeof *scratch->sums);
+        *word |= bit;
+        scratch->sums[value][j % SL_SELECT_WAYS] += weight_of(it, i);
+    }
+}
+
 static void add_up(const struct items *it, struct digit d, struct sl_select_scratch *scratch)
 {
     double(*sums)[SL_SELECT_WAYS] = scratch->sums;
+    if (it->n <= FEW) {
+        add_up_few(it, d, scratch);
+        return;
+    }
     memset(sums, 0, (d.mask + 1) * sizeof *sums);
+    memset(scratch->used, 0xff, sizeof scratch->used);
     if (it->members) {
         for (size_t j = 0; j < it->n; j++) {
             size_t i = it->members[j];
@@ -66,15 +90,18 @@ static uint32_t find_value(struct digit d, const struct sl_select_scratch *scrat
     uint32_t last = UINT32_MAX;
     double run = *sum;
     *ret_reached = false;
-    for (uint32_t value = 0; value <= d.mask && !*ret_reached; value++) {
-        const double *s = scratch->sums[value];
-        double all = (s[0] + s[1]) + (s[2] + s[3]);
-        if (all > 0) {
-            last = value;
-            *sum = run;
+    for (uint32_t word = 0; word <= d.mask / 64; word++) {
+        for (uint64_t bits = scratch->used[word]; bits && !*ret_reached; bits &= bits - 1) {
+            uint32_t value = word * 64 + (uint32_t)__builtin_ctzll(bits);
+            const double *s = scratch->sums[value];
+            double all = (s[0] + s[1]) + (s[2] + s[3]);
+            if (all > 0) {
+                last = value;
+                *sum = run;
+            }
+            run += all;
+            *ret_reached = run >= target;
         }
-        run += all;
-        *ret_reached = run >= target;
     }
     return last;
 }

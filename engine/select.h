@@ -21,6 +21,7 @@ enum { SL_SELECT_VALUES = 2048, SL_SELECT_WAYS = 4 };
 
 struct sl_select_scratch {
     double sums[SL_SELECT_VALUES][SL_SELECT_WAYS];
+    uint64_t used[SL_SELECT_VALUES / 64]; /* a bit for each value that an item has */
 };
 
 /* Kept: every item with a smaller key, and of those with this key the first n_kept ≥ 1. */
