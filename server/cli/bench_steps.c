@@ -9,6 +9,9 @@
  * of multiply-adds. The one that takes longer is the bound; the share is how near the steps come to
  * it.
  *
+ * Sampling: after each step of decoding every session chooses its token, with settings that clients
+ * send. It is no part of the rates, as it is none of a peer's; told is its share of the step.
+ *
  * A peer (peer.h) measures the same in turn with each model; a round's ratio is of the two rates
  * that were measured one after the other. */
 #include "server/cli/bench_steps.h"
@@ -18,6 +21,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/model_priv.h"
+#include "engine/sampler.h"
 #include "proto/json_out.h"
 #include "server/cli/limits.h"
 #include "server/cli/peer.h"
@@ -38,7 +42,8 @@ struct model {
     const char *name; /* of its weights */
     struct sl_model *m;
     struct sl_forward *forward;
-    struct series seconds[WORKS_MAX]; /* per token */
+    struct series seconds[WORKS_MAX];  /* per token */
+    struct series sampling[WORKS_MAX]; /* share of a step and its sampling; decode */
     struct series peer[WORKS_MAX],
         ratio[WORKS_MAX]; /* the peer's tokens per second; ours over it */
 };
@@ -59,7 +64,9 @@ struct bench {
     float *logits;
     uint32_t *tokens; /* most_rows */
     struct sl_segment *segments;
-    struct sl_peer *peer; /* NULL: none */
+    struct sl_sampler **samplers; /* of the most_sessions */
+    size_t stepping;              /* sessions of the step at work */
+    struct sl_peer *peer;         /* NULL: none */
 };
 
 /* --- what was asked for -------------------------------------------------------------------------
@@ -154,7 +161,8 @@ static enum sl_code allocate(struct bench *b, struct sl_error *err)
     b->logits = sl_huge_alloc(stride * sizeof(float) * b->most_sessions);
     b->tokens = sl_calloc(b->most_rows, sizeof *b->tokens);
     b->segments = sl_calloc(b->most_sessions, sizeof *b->segments);
-    if (!b->states || !b->logits || !b->tokens || !b->segments)
+    b->samplers = sl_calloc(b->most_sessions, sizeof(struct sl_sampler *));
+    if (!b->states || !b->logits || !b->tokens || !b->segments || !b->samplers)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu sessions", b->most_sessions);
     memset(b->logits, 0, stride * sizeof(float) * b->most_sessions);
     for (size_t i = 0; i < b->most_sessions; i++)
@@ -162,6 +170,27 @@ static enum sl_code allocate(struct bench *b, struct sl_error *err)
     for (size_t i = 0; i < b->most_rows; i++)
         b->tokens[i] = (uint32_t)(i * 2654435761u % b->shape->vocab_size);
     return SL_OK;
+}
+
+static const struct sl_sampling sampling = {.temperature = 0.8f,
+                                            .top_k = 40,
+                                            .top_p = 0.95f,
+                                            .typical_p = 1,
+                                            .repetition_penalty = 1.1f,
+                                            .presence_penalty = 0.3f,
+                                            .frequency_penalty = 0.3f,
+                                            .penalty_decay = 0.996f};
+
+static enum sl_code open_samplers(struct bench *b, struct sl_error *err)
+{
+    const struct sl_model_info *info = sl_model_info(b->models[0].m);
+    enum sl_code c = SL_OK;
+    for (size_t i = 0; i < b->most_sessions && !c; i++) {
+        c = sl_sampler_open(&b->samplers[i], sl_kernels_find(info->kernels), info->vocab_size, err);
+        if (!c)
+            sl_sampler_start(b->samplers[i], &sampling, NULL, 0);
+    }
+    return c;
 }
 
 static enum sl_code open_all(struct bench *b, struct sl_error *err)
@@ -174,6 +203,8 @@ static enum sl_code open_all(struct bench *b, struct sl_error *err)
         c = open_model(b, &b->models[i], err);
     if (!c)
         c = allocate(b, err);
+    if (!c)
+        c = open_samplers(b, err);
     if (!c && b->opt->peer)
         c = sl_peer_open(&b->peer, b->opt->peer, b->shape, b->file, b->file_bytes, threads, err);
     return c;
@@ -187,6 +218,9 @@ static void close_all(struct bench *b)
     }
     sl_peer_close(b->peer);
     sl_workers_close(b->workers);
+    for (size_t i = 0; b->samplers && i < b->most_sessions; i++)
+        sl_sampler_close(b->samplers[i]);
+    sl_free(b->samplers);
     sl_free(b->segments);
     sl_free(b->tokens);
     sl_free(b->logits);
@@ -197,8 +231,20 @@ static void close_all(struct bench *b)
 /* --- measuring ----------------------------------------------------------------------------------
  */
 
-static double measure(struct bench *b, struct model *m, const struct work *w)
+static void choose_part(void *arg, size_t part, size_t n_parts)
 {
+    struct bench *b = arg;
+    for (size_t i = part; i < b->stepping; i += n_parts) {
+        uint32_t token;
+        if (sl_sampler_choose(b->samplers[i], b->segments[i].logits, -1, &token, NULL) == SL_OK)
+            sl_sampler_accept(b->samplers[i], token);
+    }
+}
+
+/* Seconds per token; the share of sampling to m->sampling. */
+static double measure(struct bench *b, struct model *m, size_t nth)
+{
+    const struct work *w = &b->works[nth];
     const size_t stride = sl_model_logits_stride(m->m), state = sl_model_info(m->m)->state_bytes;
     for (size_t i = 0; i < w->batch; i++)
         b->segments[i] = (struct sl_segment){.state = b->states + i * state,
@@ -206,14 +252,22 @@ static double measure(struct bench *b, struct model *m, const struct work *w)
                                              .n_tokens = w->tokens,
                                              .logits = w->prefill ? NULL : b->logits + i * stride,
                                              .n_logits = !w->prefill};
-    double begin = bench_now(), t;
+    double forward = 0, choosing = 0;
     size_t steps = 0;
-    do {
+    b->stepping = w->batch;
+    for (; forward + choosing < MIN_SECONDS; steps++) {
+        double begin = bench_now(), done;
         sl_forward_run(m->forward, b->segments, w->batch);
-        steps++;
-        t = bench_now() - begin;
-    } while (t < MIN_SECONDS);
-    return t / (double)(steps * w->batch * w->tokens);
+        done = bench_now();
+        forward += done - begin;
+        if (w->prefill)
+            continue;
+        sl_workers_run(b->workers, choose_part, b);
+        choosing += bench_now() - done;
+    }
+    if (!w->prefill)
+        series_add(&m->sampling[nth], choosing / (forward + choosing));
+    return forward / (double)(steps * w->batch * w->tokens);
 }
 
 /* The same works by the peer, after a round of ours. */
@@ -242,7 +296,7 @@ static enum sl_code measure_all(struct bench *b, struct sl_error *err)
             /* The weights themselves: in the pages that they are read from. */
             limits_measure(&b->limits, b->workers, info->kernels, m->m->arena, info->weight_bytes);
             for (size_t w = 0; w < b->n_works; w++)
-                series_add(&m->seconds[w], measure(b, m, &b->works[w]));
+                series_add(&m->seconds[w], measure(b, m, w));
             if (b->peer)
                 c = measure_peer(b, m, err);
         }
@@ -301,9 +355,9 @@ static void tell(const struct bench *b)
     if (b->limits.bytes.n)
         printf(", products of bytes %.0f GOP/s, of 4 bits with bytes %.0f",
                series_median(&b->limits.bytes), series_median(&b->limits.fours));
-    printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  of", "work", "weights", "batch", "tokens/s", "",
-           "bound", "share");
-    printf(b->peer ? "          %10s    ratio\n" : "\n", "peer");
+    printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  %-10s %8s", "work", "weights", "batch",
+           "tokens/s", "", "bound", "share", "of", "sampling");
+    printf(b->peer ? "  %10s    ratio\n" : "\n", "peer");
     for (size_t w = 0; w < b->n_works; w++)
         for (size_t i = 0; i < b->n_models; i++) {
             const struct model *m = &b->models[i];
@@ -314,6 +368,10 @@ static void tell(const struct bench *b)
                    k->prefill ? "prefill" : "decode", m->name, k->batch, 1 / t,
                    1 / series_quantile(&m->seconds[w], 1), 1 / series_quantile(&m->seconds[w], 0),
                    1 / best, 100 * best / t, what);
+            if (m->sampling[w].n)
+                printf(" %7.1f%%", 100 * series_median(&m->sampling[w]));
+            else
+                printf(" %8s", "");
             tell_peer(m, w);
             printf("\n");
         }
@@ -364,6 +422,10 @@ static void write_one(struct sl_json_out *w, const struct bench *b, const struct
     sl_out_fixed(w, 1 / best, 1);
     sl_out_key(w, "share");
     sl_out_fixed(w, best / t, 3);
+    if (m->sampling[i].n) {
+        sl_out_key(w, "sampling_share");
+        sl_out_fixed(w, series_median(&m->sampling[i]), 4);
+    }
     sl_out_key(w, "kernels");
     sl_out_str(w, sl_model_info(m->m)->kernels);
     sl_out_key(w, "threads");

@@ -106,6 +106,9 @@ static void test_steps_as_json(void **state)
         assert_true(strcmp(what, "memory") == 0 || strcmp(what, "arithmetic") == 0);
         assert_true(got > 0 && best > 0);
         assert_true(share > got / best - 0.002 && share < got / best + 0.002);
+        const json_t *sampling = json_object_get(v, "sampling_share");
+        assert_int_equal(json_is_number(sampling), i < 6);
+        assert_true(i >= 6 || (json_number_value(sampling) > 0 && json_number_value(sampling) < 1));
     }
     json_decref(doc);
 }
