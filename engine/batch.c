@@ -15,15 +15,27 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-static size_t prefill_budget(const struct sl_batch *b, size_t room, bool beside_decode)
+/* What turns want together. */
+struct wishes {
+    size_t n_decode, n_prefill, prompt_rows;
+};
+
+static double stretch(const struct sl_batch *b, const struct wishes *w)
 {
-    if (!beside_decode)
+    if (w->n_prefill <= w->n_decode || w->prompt_rows > SL_BATCH_BURST_STEPS * b->max_rows)
+        return SL_BATCH_STRETCH;
+    return SL_BATCH_STRETCH * (double)w->n_prefill / (double)w->n_decode;
+}
+
+static size_t prefill_budget(const struct sl_batch *b, size_t room, const struct wishes *w)
+{
+    if (!w->n_decode)
         return room;
-    size_t budget = BESIDE_UNMEASURED;
-    if (b->decode_us > 0 && b->prefill_us > 0) {
-        double rows = (SL_BATCH_STRETCH - 1) * b->decode_us / b->prefill_us;
-        budget = rows > (double)room ? room : (size_t)rows;
-    }
+    double more = stretch(b, w) - 1;
+    double rows = more * (BESIDE_UNMEASURED / (SL_BATCH_STRETCH - 1));
+    if (b->decode_us > 0 && b->prefill_us > 0)
+        rows = more * b->decode_us / b->prefill_us;
+    size_t budget = rows > (double)room ? room : (size_t)rows;
     return min_size(budget < BESIDE_MIN ? BESIDE_MIN : budget, room);
 }
 
@@ -44,28 +56,32 @@ static size_t give(struct sl_batch_entry *e, size_t n, size_t first, size_t budg
 void sl_batch_pick(struct sl_batch *b, struct sl_batch_entry *e, size_t n)
 {
     assert(n <= b->max_rows);
-    size_t room = b->max_rows, n_decode = 0, n_prefill = 0;
+    size_t room = b->max_rows;
+    struct wishes w = {0};
     for (size_t i = 0; i < n; i++) {
         assert(e[i].want >= 1);
         e[i].take = e[i].kind == SL_BATCH_DECODE ? 1 : 0;
-        n_decode += e[i].kind == SL_BATCH_DECODE;
-        n_prefill += e[i].kind == SL_BATCH_PREFILL;
+        w.n_decode += e[i].kind == SL_BATCH_DECODE;
+        if (e[i].kind != SL_BATCH_PREFILL)
+            continue;
+        w.n_prefill++;
+        w.prompt_rows += min_size(e[i].whole, SIZE_MAX - w.prompt_rows);
     }
-    room -= n_decode;
+    room -= w.n_decode;
     for (size_t i = 0; i < n; i++) {
         if (e[i].kind == SL_BATCH_REPLAY) {
             e[i].take = min_size(e[i].want, room);
             room -= e[i].take;
         }
     }
-    size_t budget = prefill_budget(b, room, n_decode > 0);
-    if (!n_prefill || !budget)
+    size_t budget = prefill_budget(b, room, &w);
+    if (!w.n_prefill || !budget)
         return;
-    size_t nth = b->cursor++ % n_prefill, first = 0;
+    size_t nth = b->cursor++ % w.n_prefill, first = 0;
     for (size_t i = 0, seen = 0; i < n; i++)
         if (e[i].kind == SL_BATCH_PREFILL && seen++ == nth)
             first = i;
-    size_t share = budget / n_prefill;
+    size_t share = budget / w.n_prefill;
     budget = give(e, n, first, budget, share ? share : 1);
     give(e, n, first, budget, budget);
 }

@@ -6,22 +6,27 @@
  * prompt stalls nobody and nobody starves.
  *
  * Beside decoding rows prefill is limited, so that the step takes about SL_BATCH_STRETCH times as
- * long as without it; what a step costs is measured as the server runs. How the work is cut changes
- * no result (promise 2), only latencies. */
+ * long as without it; what a step costs is measured as the server runs. A burst is let through at
+ * once: where more turns wait for their first token than decode, and their prompts fit in
+ * SL_BATCH_BURST_STEPS steps, each decoding turn waits for its share of them, and as many times
+ * longer. (Else whoever came first of the burst would slow all others down.) How the work is cut
+ * changes no result (promise 2), only latencies. */
 #ifndef SLATE_ENGINE_BATCH_H
 #define SLATE_ENGINE_BATCH_H
 
 #include "slate/base.h"
 
 #define SL_BATCH_STRETCH 2.5
+enum { SL_BATCH_BURST_STEPS = 2 };
 
 enum sl_batch_kind { SL_BATCH_DECODE, SL_BATCH_REPLAY, SL_BATCH_PREFILL };
 
 /* One running turn: what it wants, and what it gets. */
 struct sl_batch_entry {
     enum sl_batch_kind kind;
-    size_t want; /* rows, ≥ 1; 1 for DECODE */
-    size_t take; /* out: rows in this step; 0: it waits */
+    size_t want;  /* rows, ≥ 1; 1 for DECODE */
+    size_t take;  /* out: rows in this step; 0: it waits */
+    size_t whole; /* PREFILL: rows of the prompt, those that were read among them */
 };
 
 struct sl_batch {

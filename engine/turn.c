@@ -224,6 +224,7 @@ void sl_turn_want(const struct sl_turn *t, struct sl_batch_entry *ret)
     case SL_TURN_PREFILL:
         ret->kind = SL_BATCH_PREFILL;
         ret->want = prompt_end(t) - t->fed;
+        ret->whole = prompt_end(t);
         return;
     case SL_TURN_REPLAY:
         ret->kind = SL_BATCH_REPLAY;

@@ -187,9 +187,14 @@ static enum sl_code open_samplers(struct bench *b, struct sl_error *err)
     enum sl_code c = SL_OK;
     for (size_t i = 0; i < b->most_sessions && !c; i++) {
         c = sl_sampler_open(&b->samplers[i], sl_kernels_find(info->kernels), info->vocab_size, err);
-        if (!c)
-            sl_sampler_start(b->samplers[i], &sampling, NULL, 0);
+        if (c)
+            break;
+        /* One choice, that its memory is there when choices are measured. */
+        uint32_t token;
+        sl_sampler_start(b->samplers[i], &sampling, NULL, 0);
+        c = sl_sampler_choose(b->samplers[i], b->logits, -1, &token, NULL);
     }
+    memset(b->logits, 0, info->vocab_size * sizeof *b->logits);
     return c;
 }
 

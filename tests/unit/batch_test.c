@@ -11,15 +11,15 @@
 
 #define D                                                                                          \
     {                                                                                              \
-        SL_BATCH_DECODE, 1, 0                                                                      \
+        SL_BATCH_DECODE, 1, 0, 0                                                                   \
     }
 #define P(n)                                                                                       \
     {                                                                                              \
-        SL_BATCH_PREFILL, n, 0                                                                     \
+        SL_BATCH_PREFILL, n, 0, n                                                                  \
     }
 #define R(n)                                                                                       \
     {                                                                                              \
-        SL_BATCH_REPLAY, n, 0                                                                      \
+        SL_BATCH_REPLAY, n, 0, 0                                                                   \
     }
 
 static void test_alone_gets_the_whole_step(void **state)
@@ -84,7 +84,7 @@ static void test_nobody_starves(void **state)
         struct sl_batch_entry e[N];
         for (size_t i = 0; i < N; i++)
             e[i] = (struct sl_batch_entry){i < 24 ? SL_BATCH_DECODE : SL_BATCH_PREFILL,
-                                           i < 24 ? 1 : 1000, 0};
+                                           i < 24 ? 1 : 1000, 0, 1000};
         sl_batch_pick(&b, e, N);
         for (size_t i = 0; i < N; i++)
             got[i] += e[i].take;
@@ -108,7 +108,7 @@ static void test_bounds_hold_for_random_wishes(void **state)
         for (size_t i = 0; i < n; i++) {
             enum sl_batch_kind kind = (enum sl_batch_kind)(next_random(&seed) % 3);
             e[i] = (struct sl_batch_entry){
-                kind, kind == SL_BATCH_DECODE ? 1 : 1 + next_random(&seed) % 70, 9};
+                kind, kind == SL_BATCH_DECODE ? 1 : 1 + next_random(&seed) % 70, 9, 70};
         }
         sl_batch_pick(&b, e, n);
         for (size_t i = 0; i < n; i++) {
@@ -122,6 +122,138 @@ static void test_bounds_hold_for_random_wishes(void **state)
     }
 }
 
+/* A machine whose step takes 10 ms for what one row needs, 0.4 ms for each decoding row more and
+ * 0.6 for each of prefill, and the turns on it. */
+enum { TURNS = 40, STEP_ROWS = 512 };
+
+struct machine {
+    struct sl_batch b;
+    double now_ms;
+    struct {
+        double came_ms, first_ms, last_ms, longest_ms; /* its first token, its last, and gaps */
+        size_t prompt, whole, tokens;                  /* left to read, of so many; generated */
+    } turn[TURNS];
+    size_t n; /* of them */
+};
+
+static void come(struct machine *m, size_t prompt)
+{
+    m->turn[m->n].came_ms = m->now_ms;
+    m->turn[m->n].whole = prompt;
+    m->turn[m->n++].prompt = prompt;
+}
+
+static void token_of(struct machine *m, size_t i)
+{
+    if (m->turn[i].tokens++ == 0)
+        m->turn[i].first_ms = m->now_ms;
+    else if (m->now_ms - m->turn[i].last_ms > m->turn[i].longest_ms)
+        m->turn[i].longest_ms = m->now_ms - m->turn[i].last_ms;
+    m->turn[i].last_ms = m->now_ms;
+}
+
+static void run_step(struct machine *m)
+{
+    struct sl_batch_entry e[TURNS];
+    size_t decode = 0, prefill = 0;
+    for (size_t i = 0; i < m->n; i++)
+        e[i] = m->turn[i].prompt ? (struct sl_batch_entry){SL_BATCH_PREFILL, m->turn[i].prompt, 0,
+                                                           m->turn[i].whole}
+                                 : (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
+    sl_batch_pick(&m->b, e, m->n);
+    for (size_t i = 0; i < m->n; i++)
+        *(e[i].kind == SL_BATCH_DECODE ? &decode : &prefill) += e[i].take;
+    double ms = 10 + 0.4 * (double)decode + 0.6 * (double)prefill;
+    m->now_ms += ms;
+    sl_batch_observe(&m->b, decode, prefill, 1000 * ms);
+    for (size_t i = 0; i < m->n; i++) {
+        if (e[i].kind == SL_BATCH_PREFILL)
+            m->turn[i].prompt -= e[i].take;
+        if (!m->turn[i].prompt)
+            token_of(m, i);
+    }
+}
+
+/* The last first token of 32 prompts that come together, the first of them a step earlier. */
+static double burst_ms(bool measured)
+{
+    struct machine m = {.n = 0};
+    sl_batch_init(&m.b, STEP_ROWS);
+    for (int i = 0; i < 50 && measured; i++) {
+        sl_batch_observe(&m.b, 32, 0, 22800);
+        sl_batch_observe(&m.b, 0, 100, 70000);
+    }
+    come(&m, 22);
+    run_step(&m);
+    while (m.n < 32)
+        come(&m, 22);
+    double last = 0;
+    while (last == 0) {
+        run_step(&m);
+        for (size_t i = 0; i < m.n; i++)
+            last = m.turn[i].first_ms > last ? m.turn[i].first_ms : last;
+        for (size_t i = 0; i < m.n; i++)
+            last = m.turn[i].tokens ? last : 0;
+    }
+    return last;
+}
+
+/* Nearly as soon as if none of them generated anything. */
+static void test_a_burst_is_read_at_once(void **state)
+{
+    (void)state;
+    double alone = 3 * 10 + 0.6 * 32 * 22; /* the first one's step, 31 · 22 rows in two */
+    assert_true(burst_ms(true) <= 1.2 * alone);
+    assert_true(burst_ms(false) <= 1.2 * alone);
+}
+
+/* One stream, then long prompts beside it: one, and as many as would be a burst were they short. */
+static void test_long_prompts_stall_no_stream(void **state)
+{
+    (void)state;
+    for (size_t n = 1; n <= 31; n += 10) {
+        struct machine m = {.n = 0};
+        sl_batch_init(&m.b, STEP_ROWS);
+        come(&m, 22);
+        for (int i = 0; i < 48; i++)
+            run_step(&m);
+        for (size_t i = 0; i < n; i++)
+            come(&m, 2000);
+        for (size_t left = 1; left;) {
+            run_step(&m);
+            left = 0;
+            for (size_t i = 0; i < m.n; i++)
+                left += m.turn[i].prompt;
+        }
+        double usual = 10 + 0.4 * (double)(n == 1 ? 1 : m.n); /* many come to generate, too */
+        assert_true(m.turn[0].longest_ms > usual && m.turn[0].longest_ms <= 3 * usual);
+    }
+}
+
+/* 32 clients that ask again as soon as they were answered. */
+static void test_a_closed_loop_waits_for_no_first_token(void **state)
+{
+    (void)state;
+    struct machine m = {.n = 0};
+    size_t n_first = 0, n_late = 0;
+    sl_batch_init(&m.b, STEP_ROWS);
+    for (size_t i = 0; i < 32; i++)
+        come(&m, 22 + i); /* that they do not stay in step */
+    for (int step = 0; step < 3000; step++) {
+        run_step(&m);
+        for (size_t i = 0; i < m.n; i++) {
+            if (m.turn[i].tokens < 48 + i)
+                continue;
+            n_first++;
+            n_late += m.turn[i].first_ms - m.turn[i].came_ms > 150;
+            m.turn[i].tokens = 0;
+            m.turn[i].came_ms = m.now_ms;
+            m.turn[i].prompt = m.turn[i].whole = 22;
+        }
+    }
+    assert_true(n_first > 1000 && n_late < n_first / 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -131,6 +263,9 @@ int main(void)
         cmocka_unit_test(test_short_prompts_pass_a_long_one),
         cmocka_unit_test(test_nobody_starves),
         cmocka_unit_test(test_bounds_hold_for_random_wishes),
+        cmocka_unit_test(test_a_burst_is_read_at_once),
+        cmocka_unit_test(test_long_prompts_stall_no_stream),
+        cmocka_unit_test(test_a_closed_loop_waits_for_no_first_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
