@@ -15,6 +15,24 @@ void sl_run_forget_queued(struct sl_run *r)
     r->queued = 0;
 }
 
+/* What it has used of its tenant's tokens: those that it is told of as its usage; where it did not
+ * happen, those that were computed for it all the same. */
+static uint64_t used_tokens(const struct sl_run *r)
+{
+    const struct sl_run_result *res = &r->result;
+    bool happened = !res->error.code && !r->roll_back;
+    uint64_t n =
+        happened ? res->prompt_tokens + res->n_tokens : (uint64_t)res->timings.computed_tokens;
+    return n < r->taken ? n : r->taken;
+}
+
+void sl_run_return_tokens(struct sl_run *r)
+{
+    uint64_t left = r->taken - used_tokens(r);
+    r->taken = 0;
+    sl_tenant_return_tokens(r->spec.tenant, left, uv_now(r->ts->loop));
+}
+
 /* --- the way into the engine ----------------------------------------------------------------- */
 
 void sl_run_leave_line(struct sl_run *r)
@@ -135,6 +153,11 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
                        ts->queued_prefill, r->n_tokens, max);
     }
     const struct sl_run_spec *s = &r->spec;
+    uint64_t wanted = n_new + s->max_tokens;
+    c = sl_tenant_take_tokens(s->tenant, wanted, uv_now(ts->loop), err);
+    if (c)
+        return c;
+    r->taken = wanted;
     struct sl_turn_spec spec = {.prompt = r->prompt.v,
                                 .n_prompt = r->n_tokens,
                                 .max_tokens = s->max_tokens,

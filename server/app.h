@@ -17,6 +17,7 @@ struct sl_app {
     struct sl_tokenizer *tokenizer;
     struct sl_slab *slab;
     struct sl_initial_states *initial; /* NULL: none were given */
+    struct sl_tenants *tenants;
     struct sl_sessions *sessions;
     struct sl_turns *turns;
     struct sl_limits limits;
@@ -43,6 +44,13 @@ SL_NODISCARD enum sl_code sl_app_ready(const struct sl_app *app, struct sl_error
 /* A header that a later version brings must not be passed over in silence: UNSUPPORTED, named. */
 SL_NODISCARD enum sl_code sl_app_refuse_idempotency_key(const struct sl_exchange *ex,
                                                         struct sl_error *err);
+
+/* Whose request it is. Errors: NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_app_tenant(const struct sl_exchange *ex, struct sl_tenant **ret,
+                                        struct sl_error *err);
+
+/* --session-ttl in seconds; 0: sessions live for ever where nobody says otherwise. */
+int64_t sl_app_default_ttl(const struct sl_app *app);
 
 /* Is that one of the served names (NULL: not named)? Errors: MODEL_NOT_FOUND. */
 SL_NODISCARD enum sl_code sl_app_check_model(const struct sl_app *app, const char *name,

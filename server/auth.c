@@ -11,17 +11,36 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "server/config.h"
 
-enum { FILE_MAX = 1 << 20, WORDS_MAX = 3 };
+enum {
+    FILE_MAX = 1 << 20,
+    KEY_WORDS = 3,
+    WORDS_MAX = 2 + SL_QUOTA_KINDS /* of a quota's line */
+};
+
+const char *const sl_quota_names[SL_QUOTA_KINDS] = {
+    [SL_QUOTA_SESSIONS] = "sessions",
+    [SL_QUOTA_BYTES] = "bytes",
+    [SL_QUOTA_RUNNING] = "running",
+    [SL_QUOTA_TOKENS] = "tokens-per-minute",
+};
 
 struct key {
     unsigned char bytes[SL_KEY_BYTES_MAX]; /* padded with zeros, which no key holds */
     struct sl_identity identity;
 };
 
+struct quota_line {
+    char tenant[SL_TENANT_BYTES_MAX + 1];
+    struct sl_quotas quotas;
+};
+
 struct sl_keys {
     size_t n, cap;
     struct key *v;
+    size_t n_quotas;
+    struct quota_line *quotas;
 };
 
 static const struct {
@@ -118,6 +137,54 @@ static enum sl_code append(struct sl_keys *k, const struct key *key, struct sl_e
     return SL_OK;
 }
 
+/* "NAME=VALUE" into its place; false: it is none, or stands there already. */
+static bool parse_quota(const struct word *w, struct sl_quotas *q)
+{
+    char text[64];
+    const char *sign = memchr(w->s, '=', w->n);
+    size_t n_name = sign ? (size_t)(sign - w->s) : w->n, n = w->n - n_name;
+    if (!sign || n > sizeof text)
+        return false;
+    memcpy(text, sign + 1, n - 1);
+    text[n - 1] = '\0';
+    for (size_t i = 0; i < SL_QUOTA_KINDS; i++) {
+        if (strlen(sl_quota_names[i]) != n_name || memcmp(sl_quota_names[i], w->s, n_name) != 0)
+            continue;
+        bool said = q->most[i] != SL_QUOTA_UNSAID;
+        enum sl_option_type type = i == SL_QUOTA_BYTES ? SL_OPTION_SIZE : SL_OPTION_COUNT;
+        return !said && sl_option_number(type, text, &q->most[i]) && q->most[i] <= SL_QUOTA_LARGEST;
+    }
+    return false;
+}
+
+static enum sl_code parse_quotas(struct sl_keys *k, const struct word *w, size_t words,
+                                 const char *path, size_t line, struct sl_error *err)
+{
+    struct quota_line *v, l = {.tenant = ""};
+    if (words < 3 || words > WORDS_MAX || !is_tenant(&w[1]))
+        return bad_line(path, line, "a line for quotas must be: quota TENANT NAME=VALUE …", err);
+    memcpy(l.tenant, w[1].s, w[1].n);
+    for (size_t i = 0; i < SL_QUOTA_KINDS; i++)
+        l.quotas.most[i] = SL_QUOTA_UNSAID;
+    for (size_t i = 2; i < words; i++)
+        if (!parse_quota(&w[i], &l.quotas))
+            return bad_line(path, line,
+                            "a quota must be one of sessions=N, bytes=SIZE (4096, 64KiB, 1GiB), "
+                            "running=N, tokens-per-minute=N, each once, up to 2^53",
+                            err);
+    if (sl_keys_quotas(k, l.tenant))
+        return bad_line(path, line, "this tenant has a line for its quotas already", err);
+    if (k->n_quotas == SL_KEYS_MAX)
+        return sl_fail(err, SL_E_TOO_LARGE, "%s, line %zu: more than %d quotas, the limit", path,
+                       line, (int)SL_KEYS_MAX);
+    v = sl_realloc(k->quotas, k->n_quotas + 1, sizeof *v);
+    if (!v)
+        return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the quotas");
+    k->quotas = v;
+    v[k->n_quotas++] = l;
+    return SL_OK;
+}
+
 static enum sl_code parse_line(struct sl_keys *k, const char *s, size_t n, const char *path,
                                size_t line, struct sl_error *err)
 {
@@ -125,7 +192,9 @@ static enum sl_code parse_line(struct sl_keys *k, const char *s, size_t n, const
     size_t words = split(s, n, w);
     if (words == 0 || w[0].s[0] == '#')
         return SL_OK;
-    if (words != WORDS_MAX)
+    if (w[0].n == strlen("quota") && memcmp(w[0].s, "quota", w[0].n) == 0)
+        return parse_quotas(k, w, words, path, line, err);
+    if (words != KEY_WORDS)
         return bad_line(path, line, "a line must have three words: KEY TENANT ROLE[,ROLE]", err);
     struct key key = {.identity.roles = parse_roles(&w[2])};
     if (w[0].n < SL_KEY_BYTES_MIN || w[0].n > SL_KEY_BYTES_MAX || !is_visible(&w[0]))
@@ -239,12 +308,39 @@ void sl_keys_close(struct sl_keys *k)
     if (k->v)
         explicit_bzero(k->v, k->n * sizeof *k->v);
     sl_free(k->v);
+    sl_free(k->quotas);
     sl_free(k);
 }
 
 size_t sl_keys_count(const struct sl_keys *k)
 {
     return k->n;
+}
+
+const char *sl_keys_tenant(const struct sl_keys *k, size_t i)
+{
+    assert(i < k->n);
+    return k->v[i].identity.tenant;
+}
+
+const struct sl_quotas *sl_keys_quotas(const struct sl_keys *k, const char *tenant)
+{
+    for (size_t i = 0; i < k->n_quotas; i++)
+        if (strcmp(k->quotas[i].tenant, tenant) == 0)
+            return &k->quotas[i].quotas;
+    return NULL;
+}
+
+const char *sl_keys_keyless(const struct sl_keys *k)
+{
+    for (size_t i = 0; i < k->n_quotas; i++) {
+        size_t j = 0;
+        while (j < k->n && strcmp(k->v[j].identity.tenant, k->quotas[i].tenant) != 0)
+            j++;
+        if (j == k->n)
+            return k->quotas[i].tenant;
+    }
+    return NULL;
 }
 
 /* --- who is it ------------------------------------------------------------------------------- */
@@ -273,7 +369,7 @@ enum sl_code sl_keys_identify(const struct sl_keys *k, const char *authorization
                               struct sl_identity *ret, struct sl_error *err)
 {
     if (!k) {
-        *ret = (struct sl_identity){.tenant = "default", .roles = SL_ROLE_ALL};
+        *ret = (struct sl_identity){.tenant = SL_TENANT_DEFAULT, .roles = SL_ROLE_ALL};
         return SL_OK;
     }
     if (!authorization)

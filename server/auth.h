@@ -1,9 +1,13 @@
-/* auth.h: keys, tenants, roles.
+/* auth.h: keys, tenants, roles, quotas.
  *
  * The key file has one key per line, `KEY TENANT ROLE[,ROLE]`, separated by white space; '#' begins
  * a comment line. KEY: 8 … 256 visible ASCII characters; TENANT: 1 … 64 of [A-Za-z0-9._-]; ROLE:
  * user, metrics, admin. A tenant may have several keys (so keys are changed without orphaning its
  * sessions); a key stands in one line only. At most 1,024 keys, 1 MiB.
+ *
+ * A line `quota TENANT NAME=VALUE …` says what a tenant may use (tenants.h): sessions, bytes (4096,
+ * 64KiB, 1GiB), running, tokens-per-minute; 0: any number. What it does not name is as the server's
+ * options have it. ("quota" is too short to be a key.) One line a tenant.
  *
  * Lines and not JSON: a person writes this file, a comment beside a key says whose it is, and the
  * server need not hold a JSON parser over it.
@@ -25,6 +29,23 @@ enum {
     SL_TENANT_BYTES_MAX = 64,
 };
 
+#define SL_TENANT_DEFAULT "default" /* where nobody needs a key */
+
+enum sl_quota {
+    SL_QUOTA_SESSIONS,
+    SL_QUOTA_BYTES,
+    SL_QUOTA_RUNNING,
+    SL_QUOTA_TOKENS, /* per minute */
+    SL_QUOTA_KINDS
+};
+extern const char *const sl_quota_names[SL_QUOTA_KINDS]; /* as the key file has them */
+
+#define SL_QUOTA_UNSAID UINT64_MAX
+#define SL_QUOTA_LARGEST ((uint64_t)1 << 53)
+struct sl_quotas {
+    uint64_t most[SL_QUOTA_KINDS]; /* 0: any number; of a key file's line also SL_QUOTA_UNSAID */
+};
+
 struct sl_keys;
 
 struct sl_identity {
@@ -39,6 +60,11 @@ SL_NODISCARD enum sl_code sl_keys_open(struct sl_keys **ret, const char *path, b
                                        struct sl_error *err);
 void sl_keys_close(struct sl_keys *k); /* NULL is fine */
 size_t sl_keys_count(const struct sl_keys *k);
+const char *sl_keys_tenant(const struct sl_keys *k, size_t i); /* of the i-th key */
+/* The tenant's line; NULL: it has none. */
+const struct sl_quotas *sl_keys_quotas(const struct sl_keys *k, const char *tenant);
+/* A tenant that has a line for its quotas, and no key; NULL: there is none. */
+const char *sl_keys_keyless(const struct sl_keys *k);
 
 /* Who sends this Authorization header (NULL: none was sent). keys NULL: nobody needs a key; tenant
  * "default", all roles. Errors: UNAUTHORIZED. */

@@ -122,12 +122,37 @@ static const struct sl_option options[] = {
      "The largest max_tokens of a turn.", SL_CMD_SERVE},
     {"default-max-tokens", SL_OPTION_COUNT, AT(default_max_tokens), "512", 0, 1e9, NULL, "N",
      "max_tokens of a turn that says nothing.", SL_CMD_SERVE},
+    {"session-ttl", SL_OPTION_DURATION, AT(session_ttl_ms), "0", 0, 1e9 * SECOND, NULL, "TIME",
+     "How long a session lives after its last use, where its creation says nothing (ttl_s); 0: for "
+     "ever. A running turn is never cut.",
+     SL_CMD_SERVE},
+    {"tenant-sessions", SL_OPTION_COUNT, AT(tenant_sessions), "0", 0, 1e15, NULL, "N",
+     "Sessions that a tenant may have, where the key file says nothing of it (quota TENANT "
+     "sessions=N); one more is a 429. 0: any number.",
+     SL_CMD_SERVE},
+    {"tenant-bytes", SL_OPTION_SIZE, AT(tenant_bytes), "0", 0, 1e15, NULL, "SIZE",
+     "The same for the bytes of all its sessions: states, metadata, answers kept for retries "
+     "(quota TENANT bytes=SIZE).",
+     SL_CMD_SERVE},
+    {"tenant-running", SL_OPTION_COUNT, AT(tenant_running), "0", 0, 1e6, NULL, "N",
+     "The same for its turns at once, waiting ones among them (quota TENANT running=N). Each "
+     "server "
+     "of a fleet counts by itself.",
+     SL_CMD_SERVE},
+    {"tenant-tokens-per-minute", SL_OPTION_COUNT, AT(tenant_tokens), "0", 0, 1e15, NULL, "N",
+     "The same for tokens read and generated (quota TENANT tokens-per-minute=N); a turn must find "
+     "its prompt and max_tokens left, and gives back what it did not use. Each server of a fleet "
+     "counts by itself.",
+     SL_CMD_SERVE},
     /* access */
     {"listen", SL_OPTION_STRING, AT(listen), "127.0.0.1:8080", 0, 0, NULL, "ADDR:PORT|unix:PATH",
      "Where to listen. Port 0 takes a free one and prints it.", SL_CMD_SERVE},
     {"api-keys", SL_OPTION_STRING, AT(api_keys), NULL, 0, 0, NULL, "FILE",
-     "Keys, one a line: KEY TENANT ROLE[,ROLE], roles user, metrics, admin. Read again at SIGHUP. "
-     "Without it nobody needs a key.",
+     "Keys, one a line: KEY TENANT ROLE[,ROLE], roles user, metrics, admin; and quotas: quota "
+     "TENANT "
+     "sessions=N bytes=SIZE running=N tokens-per-minute=N, as many of them as wanted. Read again "
+     "at "
+     "SIGHUP. Without it nobody needs a key.",
      SL_CMD_SERVE},
     {"cors", SL_OPTION_LIST, AT(cors), NULL, 0, 0, NULL, "ORIGIN",
      "An origin (https://app.example), or *, whose pages may call this server.", SL_CMD_SERVE},

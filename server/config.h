@@ -74,6 +74,9 @@ SL_NODISCARD enum sl_code sl_options_parse(const struct sl_option_set *sets, siz
                                            struct sl_args *ret, struct sl_error *err);
 void sl_options_done(const struct sl_option_set *sets, size_t n_sets, struct sl_args *args);
 
+/* A number as an option of that type (COUNT, SIZE, DURATION) would be given; false: it is none. */
+bool sl_option_number(enum sl_option_type type, const char *s, uint64_t *ret);
+
 /* The options of a command with defaults, ranges and variables, to stdout. */
 void sl_options_help(const struct sl_option_set *sets, size_t n_sets, unsigned command);
 
@@ -110,6 +113,9 @@ struct sl_config {
     uint64_t max_queued_prefill;
     uint64_t max_tokens_limit;
     uint64_t default_max_tokens;
+    uint64_t session_ttl_ms;                /* 0: never */
+    uint64_t tenant_sessions, tenant_bytes; /* quotas of a tenant that has no others */
+    uint64_t tenant_running, tenant_tokens; /* 0: any number */
     /* access */
     const char *listen; /* "127.0.0.1:8080", "[::1]:0", "unix:PATH" */
     const char *api_keys;

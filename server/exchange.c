@@ -407,8 +407,10 @@ void sl_exchange_fail(struct sl_exchange *ex, const struct sl_error *err)
     struct sl_buf b;
     sl_buf_init(&b, ERROR_BODY_MAX);
     sl_write_error(&b, err);
-    if ((status == 503 || status == 429) && !ex->has_retry_after)
-        sl_exchange_add_header(ex, "Retry-After", "1");
+    if ((status == 503 || status == 429) && !ex->has_retry_after &&
+        err->retry_after_s != SL_RETRY_NEVER)
+        sl_exchange_add_header(ex, "Retry-After", "%d",
+                               err->retry_after_s ? err->retry_after_s : 1);
     if (sl_buf_code(&b, NULL) == SL_OK)
         sl_exchange_reply(ex, status, "application/json", b.data, b.len);
     else /* no memory for a text */

@@ -123,8 +123,8 @@ void sl_exchange_reply(struct sl_exchange *ex, int status, const char *content_t
 void sl_exchange_reply_ref(struct sl_exchange *ex, int status, const char *content_type,
                            const void *body, size_t n, void (*release)(void *arg), void *arg);
 
-/* An error as JSON, with the status of err->code. For 503 (and 429) without a Retry-After of the
- * handler's own, one of 1 second is added. */
+/* An error as JSON, with the status of err->code. For 503 and 429 without a Retry-After of the
+ * handler's own, one is added, as err->retry_after_s says. */
 void sl_exchange_fail(struct sl_exchange *ex, const struct sl_error *err);
 
 /* Status line and headers of a stream; the body is sent chunked (HTTP/1.0: until the connection

@@ -108,7 +108,8 @@ static void write_requests(FILE *f, const struct sl_metrics *m, const struct sl_
     }
 }
 
-enum sl_code sl_metrics_write(const struct sl_metrics *m, const struct sl_router *r, char **ret,
+enum sl_code sl_metrics_write(const struct sl_metrics *m, const struct sl_router *r,
+                              void (*more)(void *arg, FILE *f), void *arg, char **ret,
                               size_t *ret_n, struct sl_error *err)
 {
     char *text = NULL;
@@ -127,6 +128,8 @@ enum sl_code sl_metrics_write(const struct sl_metrics *m, const struct sl_router
             fprintf(f, "%s %.17g\n", rows[i].name, m->value[i]);
     }
     write_requests(f, m, r);
+    if (more)
+        more(arg, f);
     if (fclose(f) != 0) {
         sl_free(text);
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for the metrics' text");

@@ -27,6 +27,8 @@
     X(SESSION_SAVES, COUNTER, "slate_session_saves_total", "Snapshots written to the store")       \
     X(SESSION_EVICTIONS, COUNTER, "slate_session_evictions_total", "Sessions put out of memory")   \
     X(SESSION_FAILURES, COUNTER, "slate_session_failures_total", "Loads and saves that failed")    \
+    X(SESSIONS_EXPIRED, COUNTER, "slate_sessions_expired_total",                                   \
+      "Sessions removed because their time to live was over")                                      \
     X(STORE_COMMITS, COUNTER, "slate_store_commits_total", "Records that were acknowledged")       \
     X(STORE_SYNCS, COUNTER, "slate_store_syncs_total", "Syncs of the log")                         \
     X(STORE_RETRIES, COUNTER, "slate_store_retries_total", "Calls of Redis that were sent again")  \
@@ -100,9 +102,10 @@ void sl_metric_observe(struct sl_metrics *m, enum sl_metric what, double seconds
 /* route_index: of the match, or SL_ROUTES_MAX where nothing matched. */
 void sl_metrics_request(struct sl_metrics *m, size_t route_index, int status);
 
-/* The whole exposition (text/plain; version=0.0.4). *ret is allocated; freed with sl_free().
- * Errors: NO_MEMORY. */
+/* The whole exposition (text/plain; version=0.0.4); more (may be NULL) adds to it. *ret is
+ * allocated; freed with sl_free(). Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_metrics_write(const struct sl_metrics *m, const struct sl_router *r,
-                                           char **ret, size_t *ret_n, struct sl_error *err);
+                                           void (*more)(void *arg, FILE *f), void *arg, char **ret,
+                                           size_t *ret_n, struct sl_error *err);
 
 #endif

@@ -80,6 +80,12 @@ static bool parse_number(const struct number_type *t, const char *s, uint64_t *r
     return n == 0 && s[i] == '\0'; /* 0 needs no unit */
 }
 
+bool sl_option_number(enum sl_option_type type, const char *s, uint64_t *ret)
+{
+    assert(type == SL_OPTION_COUNT || type == SL_OPTION_SIZE || type == SL_OPTION_DURATION);
+    return parse_number(&number_types[type], s, ret);
+}
+
 /* As a person would write it: 65536 bytes are 64KiB. */
 static void format_number(const struct sl_option *o, double value, char *dst, size_t dst_size)
 {

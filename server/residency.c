@@ -115,8 +115,9 @@ static void install(struct load *l)
     s->paused = d->paused;
     s->n_paused = d->n_paused;
     if (!s->n_answers) {
-        memcpy(s->answers, d->answers, sizeof s->answers);
+        s->answers = d->answers;
         s->n_answers = d->n_answers;
+        d->answers = NULL;
         d->n_answers = 0;
     }
     d->pending = NULL;

@@ -110,7 +110,7 @@ static enum sl_code take_picture(struct sl_encode *e)
         ok = (e->continuation = continuation_text(s)) && ok;
     if (!ok)
         return sl_fail(&e->err, SL_E_NO_MEMORY, "no memory for a snapshot of session '%s'", s->id);
-    memcpy(e->id, s->id, sizeof e->id);
+    sl_session_copy_id(e->id, s);
     e->info = (struct sl_snapshot_info){.session_id = e->id,
                                         .version = s->version,
                                         .tokens_seen = s->tokens_seen,
@@ -314,16 +314,21 @@ static void on_flushed(void *arg, struct sl_session *s, const struct sl_error *e
     flush_more(ss);
 }
 
-/* A few at a time: each is in memory twice until it is written. */
-static void flush_more(struct sl_sessions *ss)
+static void flush_bucket(struct sl_sessions *ss, size_t i)
 {
-    while (ss->flush_at < ss->n && ss->n_flushing < SL_SAVES_MAX) {
-        struct sl_session *s = ss->v[ss->flush_at++];
+    for (struct sl_session *s = sl_session_table_at(&ss->table, i); s; s = s->next_same) {
         if (sl_session_is_saved(ss, s))
             continue;
         ss->n_flushing++;
         sl_sessions_save(ss, s, on_flushed, ss);
     }
+}
+
+/* A few at a time: each is in memory twice until it is written. */
+static void flush_more(struct sl_sessions *ss)
+{
+    while (ss->flush_at < ss->table.n_buckets && ss->n_flushing < SL_SAVES_MAX)
+        flush_bucket(ss, ss->flush_at++);
     if (ss->n_flushing || !ss->flushed)
         return;
     sl_sessions_flushed *flushed = ss->flushed;
@@ -336,7 +341,7 @@ void sl_sessions_flush(struct sl_sessions *ss, sl_sessions_flushed *flushed, voi
     ss->flushed = flushed;
     ss->flushed_arg = arg;
     ss->n_flush_failed = 0;
-    ss->flush_at =
-        ss->shared ? ss->n : 0; /* the store has every turn, and another server goes on */
+    /* A shared store has every turn, and another server goes on. */
+    ss->flush_at = ss->shared ? ss->table.n_buckets : 0;
     flush_more(ss);
 }

@@ -200,11 +200,15 @@ static void reload_work(uv_work_t *w)
         s->new_keys = NULL;
 }
 
-static void warn_exposed(const struct sl_server *s, bool exposed)
+static void warn_of_keys(const struct sl_server *s, bool exposed)
 {
+    const char *keyless = sl_keys_keyless(s->env.keys);
     if (exposed)
         sl_log(SL_LOG_WARN, "the key file can be read by others (chmod o-rwx)",
                SL_LS("file", s->config->api_keys));
+    if (keyless)
+        sl_log(SL_LOG_WARN, "the key file has quotas for a tenant that has no key",
+               SL_LS("tenant", keyless));
 }
 
 static void start_reload(struct sl_server *s);
@@ -218,7 +222,9 @@ static void reload_done(uv_work_t *w, int status)
         s->env.keys = s->new_keys;
         s->new_keys = NULL;
         sl_log(SL_LOG_INFO, "keys were read again", SL_LI("keys", sl_keys_count(s->env.keys)));
-        warn_exposed(s, s->new_exposed);
+        warn_of_keys(s, s->new_exposed);
+        if (s->hooks.keys)
+            s->hooks.keys(s->hooks.app);
     } else {
         sl_log(SL_LOG_ERROR, "keys were not read again; those from before stay valid",
                SL_LS("why", s->reload_err.message));
@@ -325,7 +331,7 @@ static enum sl_code open_env(struct sl_server *s, struct sl_error *err)
     bool exposed = false;
     c = sl_keys_open(&env->keys, s->config->api_keys, &exposed, err);
     if (!c)
-        warn_exposed(s, exposed);
+        warn_of_keys(s, exposed);
     return c;
 }
 
@@ -411,6 +417,8 @@ void sl_server_set_hooks(struct sl_server *s, const struct sl_server_hooks *hook
     s->hooks = *hooks;
     s->env.app = hooks->app;
     s->env.named = hooks->named;
+    if (hooks->keys)
+        hooks->keys(hooks->app);
 }
 
 void sl_server_ready(struct sl_server *s)
@@ -447,12 +455,18 @@ struct sl_metrics *sl_server_metrics(struct sl_server *s)
     return &s->env.metrics;
 }
 
+const struct sl_keys *sl_server_keys(const struct sl_server *s)
+{
+    return s->env.keys;
+}
+
 enum sl_code sl_server_scrape(struct sl_server *s, char **ret, size_t *ret_n, struct sl_error *err)
 {
     sl_metric_set(&s->env.metrics, SL_M_BODY_MEMORY, (double)s->env.body_bytes);
     if (s->hooks.collect)
         s->hooks.collect(s->hooks.app, &s->env.metrics);
-    return sl_metrics_write(&s->env.metrics, &s->env.router, ret, ret_n, err);
+    return sl_metrics_write(&s->env.metrics, &s->env.router, s->hooks.more_metrics, s->hooks.app,
+                            ret, ret_n, err);
 }
 
 const char *sl_server_address(const struct sl_server *s)

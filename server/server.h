@@ -53,6 +53,10 @@ struct sl_server_hooks { /* all on the loop's thread; each function may be NULL 
     void (*named)(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex));
     /* Before a scrape: set what others count. */
     void (*collect)(void *app, struct sl_metrics *m);
+    /* In a scrape: metrics that have rows of their own. */
+    void (*more_metrics)(void *app, FILE *f);
+    /* The key file was read (sl_server_keys()): at sl_server_set_hooks(), and again at SIGHUP. */
+    void (*keys)(void *app);
 };
 
 /* Reads keys, opens loop, socket and signals; listens. The config must outlive the server.
@@ -80,6 +84,7 @@ uv_loop_t *sl_server_loop(struct sl_server *s);
 struct sl_longwork *sl_server_longwork(struct sl_server *s);
 const struct sl_config *sl_server_config(const struct sl_server *s);
 struct sl_metrics *sl_server_metrics(struct sl_server *s);
+const struct sl_keys *sl_server_keys(const struct sl_server *s); /* NULL: nobody needs one */
 /* Calls collect and writes all metrics; *ret is freed with sl_free(). Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_server_scrape(struct sl_server *s, char **ret, size_t *ret_n,
                                            struct sl_error *err);

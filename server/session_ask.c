@@ -114,7 +114,7 @@ void sl_sessions_ask(struct sl_sessions *ss, const struct sl_session *s, enum sl
     a->cb = cb;
     a->arg = arg;
     a->until_ms = (int64_t)(uv_now(ss->opt.loop) + sl_store_lease_ms(ss->store)) + LOOK_MS;
-    memcpy(a->id, s->id, sizeof a->id);
+    sl_session_copy_id(a->id, s);
     a->next = ss->askings;
     ss->askings = a;
     ss->n_busy++;

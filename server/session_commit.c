@@ -39,10 +39,13 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
     if (code) {
+        sl_session_shrink(ss, s, op->had_bytes);
         sl_op_end(op, s, err);
         return;
     }
     sl_op_apply(op);
+    s->answers_bytes = op->answers_bytes;
+    sl_session_shrink(ss, s, sl_session_charge(ss, s->n_metadata, s->answers_bytes));
     if (op->answer && !sl_session_keep_answer(s, op->answer)) {
         /* Only a retry within a day would miss it, until the session is loaded again. */
     }
@@ -94,6 +97,21 @@ static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const s
     return SL_OK;
 }
 
+/* What the answer adds to what the session counts with; the oldest one may go for it. */
+static enum sl_code charge(struct sl_op *op, const struct sl_commit *c, struct sl_error *err)
+{
+    const struct sl_session *s = op->s;
+    op->had_bytes = s->bytes;
+    op->answers_bytes = s->answers_bytes;
+    if (!c->answer)
+        return SL_OK;
+    op->answers_bytes = sl_answer_charge(strlen(c->answer->key), c->answer->n_body);
+    for (size_t i = s->n_answers == SL_STORE_ANSWERS_MAX; i < s->n_answers; i++)
+        op->answers_bytes += sl_answer_charge(strlen(s->answers[i].key), s->answers[i].n_body);
+    return sl_session_grow(op->ss, op->s,
+                           sl_session_charge(op->ss, s->n_metadata, op->answers_bytes), err);
+}
+
 static void append(struct sl_op *op, const struct sl_commit *c, const struct sl_buf *text)
 {
     struct sl_store_answer answer = {0};
@@ -140,6 +158,8 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
         code = write_continuation(c, &text, &err);
     if (!code)
         code = prepare(op, c, &text, &err);
+    if (!code)
+        code = charge(op, c, &err);
     if (code)
         sl_op_end(op, s, &err);
     else if (sl_session_writes_turns(ss, s))
@@ -283,6 +303,8 @@ static void on_restore_work(uv_work_t *work, int status)
     struct sl_session *s = op->s;
     const char *metadata = op->is_new && !s->metadata ? op->info.metadata : NULL;
     (void)status;
+    if (!op->code && metadata)
+        op->code = sl_session_grow(ss, s, sl_session_charge(ss, strlen(metadata), 0), &op->err);
     if (!op->code && metadata)
         op->code =
             sl_session_set_metadata(s, (struct sl_text){metadata, strlen(metadata)}, &op->err);

@@ -10,7 +10,7 @@
 void sl_decoded_init(struct sl_decoded *l, const struct sl_sessions *ss, const struct sl_session *s)
 {
     l->opt = &ss->opt;
-    memcpy(l->id, s->id, sizeof l->id);
+    sl_session_copy_id(l->id, s);
     memcpy(l->incarnation, s->incarnation, sizeof l->incarnation);
     l->cont.pool = (struct sl_pool)SL_POOL_INIT;
 }
@@ -21,6 +21,7 @@ void sl_decoded_done(struct sl_decoded *l)
         sl_free(l->answers[i].key);
         sl_free(l->answers[i].body);
     }
+    sl_free(l->answers);
     sl_continuation_done(&l->cont);
     sl_free(l->info.text);
     sl_free(l->pending);
@@ -164,7 +165,7 @@ static enum sl_code copy_answers(struct sl_decoded *l, const struct sl_store_rec
         memcpy(answer.request_hash, a->request_hash, sizeof answer.request_hash);
         ok = sl_session_keep_answer(&keeper, &answer);
     }
-    memcpy(l->answers, keeper.answers, sizeof l->answers);
+    l->answers = keeper.answers;
     l->n_answers = keeper.n_answers;
     return ok ? SL_OK : sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a session's answers");
 }

@@ -71,18 +71,24 @@ static void drop_state(struct sl_sessions *ss, struct sl_session *s)
         sl_residency_leave(ss, s);
 }
 
-/* What nobody needs here: the store has it. */
-void sl_registry_trim(struct sl_sessions *ss)
+static void trim_bucket(struct sl_sessions *ss, size_t i, bool many)
 {
-    enum { KEEP = 1024 };
-    bool many = ss->n > ss->opt.n_places + KEEP;
-    for (size_t i = ss->n; i-- > 0;) {
-        struct sl_session *s = ss->v[i];
+    for (struct sl_session *s = sl_session_table_at(&ss->table, i), *next; s; s = next) {
+        next = s->next_same;
         bool idle = !s->leased && !s->waiters && !s->save_waiters && !s->free_waiters &&
                     !s->quiet_op && !s->n_forks && sl_session_is_quiet_now(s);
         if (idle && !sl_session_is_ephemeral(s) && (s->vanished || (many && !s->has_place)))
             sl_registry_remove(ss, s);
     }
+}
+
+/* What nobody needs here: the store has it. */
+void sl_registry_trim(struct sl_sessions *ss)
+{
+    enum { KEEP = 1024 };
+    bool many = ss->table.n > ss->opt.n_places + KEEP;
+    for (size_t i = 0; i < ss->table.n_buckets; i++)
+        trim_bucket(ss, i, many);
 }
 
 /* --- looks ------------------------------------------------------------------------------------ */
@@ -155,7 +161,7 @@ static void on_seen(void *arg, const struct sl_store_view *v, const struct sl_er
         return;
     }
     if (!s) {
-        c = sl_registry_insert(ss, l->tenant, l->id, &s, &own);
+        c = sl_registry_insert(ss, l->tenant, l->id, 0, &s, &own);
         if (!c)
             c = sl_session_adopt(s, &v->head, &own);
     } else if (s->leased) {
@@ -415,7 +421,7 @@ static void renew(struct sl_sessions *ss, struct sl_session *s, int64_t now)
     }
     n->ss = ss;
     n->asked_ms = now;
-    memcpy(n->id, s->id, sizeof n->id);
+    sl_session_copy_id(n->id, s);
     n->key = sl_session_key(s);
     n->key.tenant = n->tenant;
     n->key.id = n->id;
@@ -462,7 +468,8 @@ static void show(const struct sl_sessions *ss, const struct sl_store_view *v, si
 {
     const struct sl_store_head *h = &v->head;
     const struct sl_session *here = sl_registry_lookup(ss, h->key.tenant, h->key.id);
-    struct sl_session s = {.version = h->version,
+    struct sl_session s = {.id = h->key.id,
+                           .version = h->version,
                            .tokens_seen = h->tokens_seen,
                            .created_at = h->created_at,
                            .used_at = h->used_at,
@@ -470,7 +477,6 @@ static void show(const struct sl_sessions *ss, const struct sl_store_view *v, si
                            .metadata = (char *)(uintptr_t)h->metadata.s,
                            .n_metadata = h->metadata.n,
                            .leased = v->held};
-    memcpy(s.id, h->key.id, strlen(h->key.id) + 1);
     memcpy(s.incarnation, h->key.incarnation, sizeof s.incarnation);
     s.in_memory = here && here->in_memory && here->version == h->version &&
                   !memcmp(here->incarnation, h->key.incarnation, sizeof s.incarnation);

@@ -41,9 +41,23 @@ struct sl_op *sl_op_new(struct sl_sessions *ss, sl_session_done *cb, void *arg)
     return op;
 }
 
+/* A shared store has refused it: here that is counted. */
+static void count_refusal(const struct sl_op *op, const struct sl_session *s,
+                          const struct sl_error *err)
+{
+    struct sl_tenant *t = s ? s->owner : NULL;
+    if (!t && op->tenant)
+        t = sl_tenants_find(op->ss->opt.tenants, op->tenant);
+    if (t)
+        t->n_refused[strcmp(err->param, sl_quota_names[SL_QUOTA_BYTES]) ? SL_QUOTA_SESSIONS
+                                                                        : SL_QUOTA_BYTES]++;
+}
+
 /* The op is over; s is what the caller gets. */
 void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *err)
 {
+    if (err && err->code == SL_E_QUOTA_EXCEEDED && op->ss->shared)
+        count_refusal(op, s, err);
     sl_session_done *cb = op->cb;
     void *arg = op->arg;
     struct sl_error copy;
@@ -197,11 +211,12 @@ static void on_first_place(void *arg, struct sl_session *s, const struct sl_erro
 static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
 {
     struct sl_session *s;
-    enum sl_code c = sl_registry_insert(op->ss, op->tenant, op->id, &s, err);
+    uint64_t bytes = sl_session_charge(op->ss, op->n_metadata, 0);
+    enum sl_code c = sl_registry_insert(op->ss, op->tenant, op->id, bytes, &s, err);
     if (c)
         return c;
     s->in_memory = true;
-    s->ttl_s = op->ttl_s;
+    sl_session_set_ttl(op->ss, s, op->ttl_s);
     s->metadata = op->metadata;
     s->n_metadata = op->n_metadata;
     op->metadata = NULL;
@@ -306,13 +321,14 @@ static void apply_patch(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     if (op->metadata) {
+        sl_session_shrink(op->ss, s, sl_session_charge(op->ss, op->n_metadata, s->answers_bytes));
         sl_free(s->metadata);
         s->metadata = op->metadata;
         s->n_metadata = op->n_metadata;
         op->metadata = NULL;
     }
     if (op->has_ttl)
-        s->ttl_s = op->ttl_s;
+        sl_session_set_ttl(op->ss, s, op->ttl_s);
     sl_op_give_back(op, NULL);
 }
 
@@ -323,6 +339,7 @@ static void on_patched(void *arg, enum sl_code code, const struct sl_error *err)
         apply_patch(op);
         return;
     }
+    sl_session_shrink(op->ss, op->s, op->had_bytes);
     sl_op_give_back(op, err);
 }
 
@@ -330,6 +347,12 @@ static void patch_leased(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
+    uint64_t bytes = sl_session_charge(ss, op->n_metadata, s->answers_bytes);
+    op->had_bytes = s->bytes;
+    if (op->metadata && sl_session_grow(ss, s, bytes, &op->err)) {
+        sl_op_give_back(op, &op->err);
+        return;
+    }
     if (!sl_session_writes_turns(ss, s)) {
         s->head_dirty = true;
         apply_patch(op);

@@ -1,11 +1,7 @@
-/* sessions.c: see sessions.h. The registry is one array, sorted by tenant and id: a lookup is a
- * binary search, a page of a list is a range, and an insertion moves pointers (8 bytes a session:
- * microseconds at 100,000 of them), where a hash table would need a second order for the lists. */
+/* sessions.c: see sessions.h: one session (what is kept with it, its lease), opening and closing.
+ * Which sessions there are is registry.c's. */
 #include <assert.h>
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "engine/base/mem.h"
 #include "server/sessions_priv.h"
@@ -29,6 +25,8 @@ static void forget_answers(struct sl_session *s)
 {
     for (size_t i = 0; i < s->n_answers; i++)
         free_answer(&s->answers[i]);
+    sl_free(s->answers);
+    s->answers = NULL;
     s->n_answers = 0;
 }
 
@@ -48,7 +46,7 @@ void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s)
     s->n_paused = 0;
 }
 
-static void free_session(struct sl_sessions *ss, struct sl_session *s)
+void sl_session_free(struct sl_sessions *ss, struct sl_session *s)
 {
     assert(!s->leased && !s->has_place && !s->waiters && !s->save_waiters);
     sl_session_forget_rest(ss, s);
@@ -57,7 +55,6 @@ static void free_session(struct sl_sessions *ss, struct sl_session *s)
     assert(!s->fence);
     sl_free(s->held_key);
     sl_free(s->metadata);
-    sl_free(s->tenant);
     sl_free(s);
 }
 
@@ -68,6 +65,12 @@ bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a)
     copy.key = sl_strdup(a->key);
     copy.body = sl_strndup(a->body, a->n_body);
     if (!copy.key || !copy.body) {
+        free_answer(&copy);
+        return false;
+    }
+    if (!s->answers)
+        s->answers = sl_calloc(SL_STORE_ANSWERS_MAX, sizeof *s->answers);
+    if (!s->answers) {
         free_answer(&copy);
         return false;
     }
@@ -111,7 +114,11 @@ int64_t sl_sessions_now(const struct sl_sessions *ss)
 
 struct sl_store_key sl_session_key(const struct sl_session *s)
 {
-    struct sl_store_key k = {.tenant = s->tenant, .id = s->id, .fence = s->fence};
+    struct sl_store_key k = {.tenant = s->tenant,
+                             .id = s->id,
+                             .fence = s->fence,
+                             .max_sessions = s->owner->quotas.most[SL_QUOTA_SESSIONS],
+                             .max_bytes = s->owner->quotas.most[SL_QUOTA_BYTES]};
     memcpy(k.incarnation, s->incarnation, sizeof k.incarnation);
     return k;
 }
@@ -129,58 +136,10 @@ struct sl_store_head sl_session_head(const struct sl_session *s)
                                   .replay_tokens = s->replay_tokens};
 }
 
-static enum sl_code random_bits(unsigned char bits[16], struct sl_error *err)
-{
-    if (getrandom(bits, 16, 0) != 16)
-        return sl_fail(err, SL_E_INTERNAL, "no random bits: %s", strerror(errno));
-    return SL_OK;
-}
-
-enum sl_code sl_random_id(char *dst, size_t dst_size, const char *prefix, struct sl_error *err)
-{
-    unsigned char bits[16];
-    size_t n = strlen(prefix);
-    assert(n + 2 * sizeof bits < dst_size);
-    enum sl_code c = random_bits(bits, err);
-    if (c)
-        return c;
-    snprintf(dst, dst_size, "%s", prefix);
-    for (size_t i = 0; i < sizeof bits; i++)
-        snprintf(dst + n + 2 * i, 3, "%02x", bits[i]);
-    return SL_OK;
-}
-
-/* --- the list -------------------------------------------------------------------------------- */
-
-static int compare(const struct sl_session *s, const char *tenant, const char *id)
-{
-    int c = strcmp(s->tenant, tenant);
-    return c ? c : strcmp(s->id, id);
-}
-
-/* The first place whose session is not below (tenant, id). */
-static size_t place_of(const struct sl_sessions *ss, const char *tenant, const char *id)
-{
-    size_t lo = 0, hi = ss->n;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (compare(ss->v[mid], tenant, id) < 0)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-struct sl_session *sl_registry_lookup(const struct sl_sessions *ss, const char *tenant,
-                                      const char *id)
-{
-    size_t i = place_of(ss, tenant, id);
-    return i < ss->n && !compare(ss->v[i], tenant, id) ? ss->v[i] : NULL;
-}
+/* --- lease and version ----------------------------------------------------------------------- */
 
 /* One of those that wait for the lease; the rest comes when that one has given it back. */
-static void tell_free(struct sl_session *s, const struct sl_error *err)
+void sl_session_tell_free(struct sl_session *s, const struct sl_error *err)
 {
     struct sl_waiter *w = s->free_waiters;
     if (!w)
@@ -192,181 +151,9 @@ static void tell_free(struct sl_session *s, const struct sl_error *err)
     cb(arg, s, err);
 }
 
-void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
-{
-    size_t place = place_of(ss, s->tenant, s->id);
-    assert(place < ss->n && ss->v[place] == s);
-    ss->n--;
-    memmove((void *)(ss->v + place), (const void *)(ss->v + place + 1),
-            (ss->n - place) * sizeof(struct sl_session *));
-    if (s->has_place)
-        sl_residency_leave(ss, s);
-    struct sl_error gone;
-    (void)sl_fail_param(&gone, SL_E_SESSION_NOT_FOUND, "session", "session '%s' was deleted",
-                        s->id);
-    while (s->free_waiters)
-        tell_free(s, &gone);
-    free_session(ss, s);
-}
-
-/* One that is used is not. */
-static bool is_expired(const struct sl_sessions *ss, const struct sl_session *s)
-{
-    return s->ttl_s && !s->leased && sl_sessions_now(ss) - s->used_at >= s->ttl_s;
-}
-
-/* Nobody finds it any more. (A deletion that fails brings it back.) */
-static bool is_gone(const struct sl_sessions *ss, const struct sl_session *s)
-{
-    return s->going || s->vanished || is_expired(ss, s);
-}
-
-enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant, const char *id,
-                              struct sl_session **ret, struct sl_error *err)
-{
-    struct sl_session *s = sl_registry_lookup(ss, tenant, id);
-    if (!s || is_gone(ss, s))
-        return sl_fail_param(err, SL_E_SESSION_NOT_FOUND, "session",
-                             "there is no session '%.128s' (it was never made, was deleted, or "
-                             "its time to live is over)",
-                             id);
-    *ret = s;
-    return SL_OK;
-}
-
-static void nothing_done(void *arg, struct sl_session *s, const struct sl_error *err)
-{
-    (void)arg;
-    (void)s;
-    (void)err; /* an expired session that could not be deleted is tried again */
-}
-
-static void nothing_swept(void *arg, enum sl_code code, const struct sl_error *err)
-{
-    (void)arg;
-    (void)code;
-    (void)err; /* it is tried again, here and by the other servers */
-}
-
-void sl_sessions_expire(struct sl_sessions *ss)
-{
-    if (ss->shared) {
-        sl_store_sweep(ss->store, nothing_swept, NULL);
-        sl_registry_trim(ss);
-        return;
-    }
-    for (size_t i = ss->n; i-- > 0;)
-        if (i < ss->n && is_expired(ss, ss->v[i]))
-            sl_sessions_delete(ss, ss->v[i], nothing_done, NULL);
-}
-
-struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id)
-{
-    struct sl_session *s = sl_registry_lookup(ss, tenant, id);
-    if (!s || !is_gone(ss, s))
-        return NULL;
-    if (!s->leased)
-        sl_sessions_delete(ss, s, nothing_done, NULL);
-    return sl_registry_lookup(ss, tenant, id);
-}
-
-static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
-{
-    if (ss->n == ss->opt.max_sessions && !ss->opening)
-        sl_sessions_expire(
-            ss); /* of a shared store the limit is the store's: here go the others' */
-    if (ss->n == ss->opt.max_sessions)
-        return sl_fail(err, SL_E_SESSIONS_FULL, "there are %zu sessions, which is the limit (%s)",
-                       ss->n, ss->store ? "--max-sessions" : "--sessions-in-memory");
-    if (ss->n < ss->cap)
-        return SL_OK;
-    size_t cap = ss->cap ? 2 * ss->cap : 64;
-    if (cap > ss->opt.max_sessions)
-        cap = ss->opt.max_sessions;
-    struct sl_session **v = sl_realloc((void *)ss->v, cap, sizeof(struct sl_session *));
-    if (!v)
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions", cap);
-    ss->v = v;
-    ss->cap = cap;
-    return SL_OK;
-}
-
-enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
-                                struct sl_session **ret, struct sl_error *err)
-{
-    if (id && sl_registry_lookup(ss, tenant, id))
-        return sl_fail_param(err, SL_E_SESSION_EXISTS, "id",
-                             "there is a session '%s' already; delete it first, or take another id",
-                             id);
-    enum sl_code c = check_room(ss, err);
-    if (c)
-        return c;
-    struct sl_session *s = sl_calloc(1, sizeof *s);
-    if (s)
-        s->tenant = sl_strdup(tenant);
-    if (!s || !s->tenant) {
-        sl_free(s);
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a session");
-    }
-    c = random_bits(s->incarnation, err);
-    if (!c && !id)
-        c = sl_random_id(s->id, sizeof s->id, "s-", err);
-    if (c) {
-        free_session(ss, s);
-        return c;
-    }
-    if (id) {
-        assert(sl_session_id_valid(id, strlen(id)));
-        memcpy(s->id, id, strlen(id) + 1);
-    }
-    s->created_at = s->used_at = sl_sessions_now(ss);
-    size_t place = place_of(ss, tenant, s->id);
-    memmove((void *)(ss->v + place + 1), (const void *)(ss->v + place),
-            (ss->n - place) * sizeof(struct sl_session *));
-    ss->v[place] = s;
-    ss->n++;
-    *ret = s;
-    return SL_OK;
-}
-
-void sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct sl_list_query *q,
-                      const struct sl_sessions_lister *to)
-{
-    if (ss->shared) {
-        sl_sessions_list_shared(ss, tenant, q, to);
-        return;
-    }
-    size_t n_prefix = strlen(q->prefix), given = 0;
-    bool after = strcmp(q->after, q->prefix) >= 0;
-    size_t i = place_of(ss, tenant, after ? q->after : q->prefix);
-    for (; i < ss->n && !strcmp(ss->v[i]->tenant, tenant); i++) {
-        const struct sl_session *s = ss->v[i];
-        int beyond = strncmp(s->id, q->prefix, n_prefix);
-        if (beyond > 0)
-            break;
-        if (beyond < 0 || strcmp(s->id, q->after) <= 0 || is_gone(ss, s))
-            continue;
-        if (given == q->limit) {
-            to->done(true, NULL, to->arg);
-            return;
-        }
-        to->item(s, given++, to->arg);
-    }
-    to->done(false, NULL, to->arg);
-}
-
 bool sl_sessions_busy(const struct sl_sessions *ss)
 {
     return ss->n_busy > 0;
-}
-
-size_t sl_sessions_count(const struct sl_sessions *ss)
-{
-    struct sl_store_stats st;
-    if (!ss->shared)
-        return ss->n;
-    sl_store_stats(ss->store, &st);
-    return (size_t)st.sessions;
 }
 
 void sl_sessions_on_run(struct sl_sessions *ss, const struct sl_run_events *events)
@@ -388,8 +175,6 @@ struct sl_store *sl_sessions_store(const struct sl_sessions *ss)
 {
     return ss->store;
 }
-
-/* --- lease and version ----------------------------------------------------------------------- */
 
 enum sl_code sl_session_lease(struct sl_session *s, struct sl_run *run, struct sl_error *err)
 {
@@ -433,7 +218,7 @@ void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
     s->run = NULL;
     s->used_at = sl_sessions_now(ss);
     sl_residency_touch(ss, s);
-    tell_free(s, NULL);
+    sl_session_tell_free(s, NULL);
     sl_residency_balance(ss);
 }
 
@@ -465,7 +250,8 @@ static void take_head(void *arg, const struct sl_store_head *h)
     struct sl_session *s = NULL;
     if (o->code)
         return;
-    o->code = sl_registry_insert(o->ss, h->key.tenant, h->key.id, &s, o->err);
+    uint64_t bytes = sl_session_charge(o->ss, h->metadata.n, h->answers_bytes);
+    o->code = sl_registry_insert(o->ss, h->key.tenant, h->key.id, bytes, &s, o->err);
     if (o->code)
         return;
     assert(s);
@@ -474,7 +260,8 @@ static void take_head(void *arg, const struct sl_store_head *h)
     s->tokens_seen = h->tokens_seen;
     s->created_at = h->created_at;
     s->used_at = h->used_at;
-    s->ttl_s = h->ttl_s;
+    sl_session_set_ttl(o->ss, s, h->ttl_s);
+    s->answers_bytes = h->answers_bytes;
     s->saved_version = h->snapshot_version;
     s->replay_tokens = h->replay_tokens;
     s->in_store = true;
@@ -486,9 +273,7 @@ static void free_registry(void *arg)
     struct sl_sessions *ss = arg;
     void (*closed)(void *) = ss->closed;
     void *closed_arg = ss->closed_arg;
-    while (ss->n)
-        sl_registry_remove(ss, ss->v[ss->n - 1]);
-    sl_free((void *)ss->v);
+    sl_registry_close(ss);
     sl_free(ss);
     if (closed)
         closed(closed_arg);
@@ -523,6 +308,7 @@ void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *
             closed(arg);
         return;
     }
+    ss->closing = true;
     ss->closed = closed;
     ss->closed_arg = arg;
     if (ss->has_renewal)
@@ -545,14 +331,15 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
     ss->forks_end = &ss->forks;
     ss->opening = true;
     struct opening o = {.ss = ss, .err = err};
-    enum sl_code c = SL_OK;
-    if (opt->store)
+    enum sl_code c = sl_registry_open(ss, err);
+    if (!c && opt->store)
         c = sl_store_open(
             &ss->store,
             &(struct sl_store_options){.spec = opt->store,
                                        .loop = opt->loop,
                                        .durable = opt->durability == SL_DURABILITY_TURN,
                                        .max_sessions = opt->max_sessions,
+                                       .state_bytes = sl_model_info(opt->model)->state_bytes,
                                        .timeout_ms = opt->store_timeout_ms,
                                        .lease_ms = opt->lease_ms,
                                        .keep_turns = opt->keep_turns},

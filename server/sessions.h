@@ -24,10 +24,13 @@
 #ifndef SLATE_SERVER_SESSIONS_H
 #define SLATE_SERVER_SESSIONS_H
 
+#include <string.h>
+
 #include "proto/continuation.h"
 #include "proto/request.h"
 #include "proto/response.h"
 #include "server/store/store.h"
+#include "server/tenants.h"
 #include "slate/session.h"
 #include "slate/snapshot.h"
 
@@ -46,8 +49,9 @@ struct sl_answer {
 struct sl_session_point; /* session_rewind.c's */
 
 struct sl_session {
-    char *tenant;
-    char id[SL_SESSION_ID_MAX + 1];
+    struct sl_tenant *owner;
+    const char *tenant; /* its name */
+    const char *id;     /* lies behind the session */
     unsigned char incarnation[16];
     uint64_t version;     /* committed changes; 0: nothing was read yet */
     uint64_t tokens_seen; /* of the conversation, the pending ones among them */
@@ -60,7 +64,7 @@ struct sl_session {
     struct sl_penalty_ring *ring; /* NULL: empty */
     char *paused;                 /* JSON of the continuation while a turn is paused, or NULL */
     size_t n_paused;
-    struct sl_answer answers[SL_STORE_ANSWERS_MAX]; /* oldest first */
+    struct sl_answer *answers; /* oldest first; NULL: none */
     size_t n_answers;
     /* Without a store: what the commits before left, oldest first. Room for keep_turns, or NULL. */
     struct sl_session_point *points;
@@ -70,6 +74,13 @@ struct sl_session {
     int64_t ttl_s;  /* since its last use; 0: never expires */
     char *metadata; /* JSON text of an object; NULL: {} */
     size_t n_metadata;
+
+    /* registry.c's */
+    struct sl_session *next_same; /* in its bucket */
+    uint32_t hash, end_place;
+    uint64_t bytes;         /* that count for its tenant; 0: it does not count */
+    uint64_t answers_bytes; /* of them those of answers that are kept */
+    bool expired;           /* for good */
 
     bool leased;
     struct sl_run *run; /* the turn that has the lease; NULL: something shorter has it */
@@ -100,6 +111,12 @@ struct sl_session {
     struct sl_session *next_in_line;  /* waiting for a place */
 };
 
+/* dst has room for the longest. */
+static inline void sl_session_copy_id(char dst[SL_SESSION_ID_MAX + 1], const struct sl_session *s)
+{
+    memcpy(dst, s->id, strlen(s->id) + 1);
+}
+
 struct sl_sessions;
 
 enum { SL_KEEP_TURNS_MAX = 1024 };
@@ -111,6 +128,7 @@ struct sl_sessions_options {
     const struct sl_tokenizer *tokenizer;
     struct sl_slab *slab;
     uv_loop_t *loop;
+    struct sl_tenants *tenants;
     size_t n_places;     /* sessions in memory */
     size_t max_sessions; /* of all tenants, in memory or not; without a store: ≤ n_places */
     const char *store;   /* "dir:PATH", "redis://…"; NULL: none, sessions end with the process */
@@ -151,7 +169,8 @@ bool sl_sessions_busy(const struct sl_sessions *ss);
  * gone. */
 void sl_sessions_close(struct sl_sessions *ss, void (*closed)(void *arg), void *arg);
 
-/* Errors: SESSION_NOT_FOUND (also when its time to live is over: then it is gone). */
+/* Errors: SESSION_NOT_FOUND (also when its time to live is over: it is gone then, and nothing
+ * brings it back). */
 SL_NODISCARD enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant,
                                            const char *id, struct sl_session **ret,
                                            struct sl_error *err);
@@ -167,7 +186,8 @@ void sl_sessions_look(struct sl_sessions *ss, const char *tenant, const char *id
                       sl_session_done *cb, void *arg);
 
 /* A new, empty session; id NULL: one is made from 128 random bits. metadata may be s NULL.
- * Errors: SESSION_EXISTS, SESSIONS_FULL, NO_MEMORY, INTERNAL (no random bits), the store's. */
+ * Errors: SESSION_EXISTS, SESSIONS_FULL, QUOTA_EXCEEDED, NO_MEMORY, INTERNAL (no random bits), the
+ * store's. */
 void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
                         struct sl_text metadata, sl_session_done *cb, void *arg);
 
@@ -178,7 +198,7 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
                       int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg);
 
-/* metadata.s NULL: stays. Errors: SESSION_BUSY, NO_MEMORY, the store's. */
+/* metadata.s NULL: stays. Errors: SESSION_BUSY, QUOTA_EXCEEDED, NO_MEMORY, the store's. */
 void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl, int64_t ttl_s,
                        struct sl_text metadata, sl_session_done *cb, void *arg);
 
@@ -196,8 +216,8 @@ enum sl_restore_kind {
  * session that is replaced (version + 1, same incarnation, time to live and metadata; SESSION_BUSY)
  * or NULL: `id` is made new (version as the snapshot says, at least 1; metadata.s NULL: as the
  * snapshot says). info_ret (may be NULL) tells how the snapshot differs from what is loaded, before
- * the callback, without its texts. Errors: SNAPSHOT_*, SESSION_EXISTS, SESSIONS_FULL, NO_MEMORY,
- * the store's. The bytes are copied. */
+ * the callback, without its texts. Errors: SNAPSHOT_*, SESSION_EXISTS, SESSIONS_FULL,
+ * QUOTA_EXCEEDED, NO_MEMORY, the store's. The bytes are copied. */
 void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
                          const char *id, int64_t ttl_s, struct sl_text metadata,
                          enum sl_restore_kind kind, const void *data, size_t n,
@@ -278,8 +298,9 @@ struct sl_commit {
     const struct sl_answer *answer; /* NULL: none; copied */
 };
 
-/* version + 1. The lease ends with success; after a failure it stays, nothing was changed and the
- * state is still the caller's. Everything but the state is copied before it returns. */
+/* version + 1. The lease ends with success; after a failure (QUOTA_EXCEEDED among them, where an
+ * answer is to be kept) it stays, nothing was changed and the state is still the caller's.
+ * Everything but the state is copied before it returns. */
 void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const struct sl_commit *c,
                         sl_session_done *cb, void *arg);
 
@@ -294,8 +315,9 @@ struct sl_sessions_lister {
 void sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct sl_list_query *q,
                       const struct sl_sessions_lister *to);
 
-/* Removes what has expired; a timer calls it. */
+/* Removes what has expired, in memory and in the store, some at a time; a timer calls it. */
 void sl_sessions_expire(struct sl_sessions *ss);
+uint64_t sl_sessions_expired(const struct sl_sessions *ss); /* so far */
 
 size_t sl_sessions_count(const struct sl_sessions *ss);
 struct sl_slab *sl_sessions_slab(const struct sl_sessions *ss);

@@ -1,6 +1,7 @@
-/* sessions_priv.h: what sessions.c (the list, the lease), session_lease.c (leases and looks of a
- * shared store), session_ask.c (what servers ask of each other), session_ops.c (changes),
- * residency.c (places, loads, evictions) and residency_save.c (encoding, saving) share. */
+/* sessions_priv.h: what sessions.c (one session, the lease), registry.c (which there are),
+ * session_lease.c (leases and looks of a shared store), session_ask.c (what servers ask of each
+ * other), session_ops.c (changes), residency.c (places, loads, evictions) and residency_save.c
+ * (encoding, saving) share. */
 #ifndef SLATE_SERVER_SESSIONS_PRIV_H
 #define SLATE_SERVER_SESSIONS_PRIV_H
 
@@ -21,15 +22,20 @@ struct sl_waiter {
 struct sl_sessions {
     struct sl_sessions_options opt;
     struct sl_store *store; /* NULL: none */
-    struct sl_session **v;  /* n of cap, by (tenant, id) */
-    size_t n, cap;
+    struct sl_session_table table;
+    struct sl_session_ends ends; /* has room for all of them */
+    size_t n_dead;               /* have expired and are not removed yet */
+    size_t n_expiring;           /* are being removed for it */
+    bool expiring;               /* on the stack */
+    bool sweeping;               /* a shared store */
+    uint64_t n_expired;
 
     size_t n_places_used;
     struct sl_session *newest, *oldest;
     struct sl_session *line, **line_end; /* sessions that wait for a place */
     size_t n_line, n_evicting, n_encoding;
     bool balancing, balance_again;
-    bool opening, shared;
+    bool opening, closing, shared;
     uv_timer_t renewal; /* shared */
     bool has_renewal;
     struct sl_session *held; /* of which the store's lease is held */
@@ -45,7 +51,8 @@ struct sl_sessions {
     size_t n_busy;                    /* ops, loads, encodings, saves: see sl_sessions_busy() */
     size_t n_forks;                   /* that have one place and may wait for another */
     struct sl_op *forks, **forks_end; /* in line for that */
-    size_t n_flushing, n_flush_failed, flush_at;
+    size_t n_flushing, n_flush_failed;
+    size_t flush_at;             /* bucket */
     struct sl_error flush_error; /* the first */
     sl_sessions_flushed *flushed;
     void *flushed_arg;
@@ -53,12 +60,34 @@ struct sl_sessions {
     void *closed_arg;
 };
 
-/* sessions.c */
-enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
-                                struct sl_session **ret, struct sl_error *err);
+/* registry.c */
+SL_NODISCARD enum sl_code sl_registry_open(struct sl_sessions *ss, struct sl_error *err);
+void sl_registry_close(struct sl_sessions *ss);
+/* bytes: what it counts with (sl_session_charge()). Errors: SESSION_EXISTS, SESSIONS_FULL,
+ * QUOTA_EXCEEDED, NO_MEMORY, INTERNAL. */
+SL_NODISCARD enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant,
+                                             const char *id, uint64_t bytes,
+                                             struct sl_session **ret, struct sl_error *err);
 void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s); /* and frees it */
 /* The session of that name, if it is being deleted (also because its time to live is over). */
 struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id);
+struct sl_session *sl_registry_lookup(const struct sl_sessions *ss, const char *tenant,
+                                      const char *id);
+void sl_session_set_ttl(struct sl_sessions *ss, struct sl_session *s, int64_t ttl_s);
+SL_NODISCARD enum sl_code sl_random_bits(unsigned char bits[16], struct sl_error *err);
+/* What a session counts with for its tenant's quota of bytes: its state, whether or not it has one
+ * yet, and what comes to it. (Turns since its snapshot do not: --replay-limit bounds them.) */
+uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint64_t answers);
+uint64_t sl_answer_charge(size_t n_key, size_t n_body);
+/* To that many, if they are more: QUOTA_EXCEEDED. To that many, if they are fewer. */
+SL_NODISCARD enum sl_code sl_session_grow(struct sl_sessions *ss, struct sl_session *s,
+                                          uint64_t bytes, struct sl_error *err);
+void sl_session_shrink(struct sl_sessions *ss, struct sl_session *s, uint64_t bytes);
+
+/* sessions.c */
+void sl_session_free(struct sl_sessions *ss, struct sl_session *s);
+/* One of those that wait for the lease; the rest comes when that one has given it back. */
+void sl_session_tell_free(struct sl_session *s, const struct sl_error *err);
 SL_NODISCARD enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m,
                                                   struct sl_error *err);
 SL_NODISCARD bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a);
@@ -66,8 +95,6 @@ void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s); /* st
 struct sl_store_key sl_session_key(const struct sl_session *s);
 struct sl_store_head sl_session_head(const struct sl_session *s);
 int64_t sl_sessions_now(const struct sl_sessions *ss); /* the store's clock, where it has one */
-struct sl_session *sl_registry_lookup(const struct sl_sessions *ss, const char *tenant,
-                                      const char *id);
 
 /* session_lease.c */
 SL_NODISCARD enum sl_code sl_leases_open(struct sl_sessions *ss, struct sl_error *err);
@@ -93,7 +120,7 @@ struct sl_decoded {
     unsigned char incarnation[16]; /* of a shared store's session another look may bring another */
     void *state;                   /* where to: the caller's, that nobody else reads */
     bool has_state;                /* it is filled; else it is the initial state */
-    struct sl_answer answers[SL_STORE_ANSWERS_MAX];
+    struct sl_answer *answers; /* NULL: none */
     size_t n_answers;
     struct sl_snapshot_info info;
     struct sl_continuation cont; /* the snapshot's */
@@ -167,6 +194,8 @@ struct sl_op {
     int64_t ttl_s;
     char *metadata;
     size_t n_metadata;
+    uint64_t had_bytes;     /* that the session counted with before */
+    uint64_t answers_bytes; /* that it will have */
 
     /* commit and restore: what the session will hold */
     void *state;

@@ -89,6 +89,7 @@ static void release(struct sl_run *r)
 {
     struct sl_turns *ts = r->ts;
     sl_run_forget_queued(r);
+    sl_run_return_tokens(r);
     sl_slab_unref(ts->slab, r->live);
     sl_slab_unref(ts->slab, r->shadow);
     r->live = r->shadow = NULL;
@@ -106,6 +107,7 @@ static void over(struct sl_run *r)
     bool detached = r->detached;
     r->state = OVER;
     ts->n_runs--;
+    sl_tenant_end_turn(r->spec.tenant);
     if (detached)
         sl_run_close(r);
     else
@@ -176,13 +178,10 @@ static enum sl_code take_key(struct sl_run *r, struct sl_error *err)
     return r->key ? SL_OK : sl_fail(err, SL_E_NO_MEMORY, "no memory for a turn");
 }
 
-enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec, struct sl_run **ret,
-                          struct sl_error *err)
+/* It counts for its tenant already. */
+static enum sl_code begin_run(struct sl_turns *ts, const struct sl_run_spec *spec,
+                              struct sl_run **ret, struct sl_error *err)
 {
-    if (ts->draining)
-        return sl_fail(err, SL_E_DRAINING, "the server is shutting down and takes no new turns");
-    if (spec->session && spec->session->leased)
-        return sl_session_lease(spec->session, NULL, err); /* says who is busy */
     if (ts->n_running >= ts->opt.max_running && ts->n_waiting >= ts->opt.max_waiting) {
         sl_metric_add(ts->metrics, SL_M_TURNS_REFUSED, 1);
         return sl_fail(err, SL_E_SERVER_FULL,
@@ -219,6 +218,21 @@ enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec, s
     return SL_OK;
 }
 
+enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec, struct sl_run **ret,
+                          struct sl_error *err)
+{
+    if (ts->draining)
+        return sl_fail(err, SL_E_DRAINING, "the server is shutting down and takes no new turns");
+    if (spec->session && spec->session->leased)
+        return sl_session_lease(spec->session, NULL, err); /* says who is busy */
+    enum sl_code c = sl_tenant_begin_turn(spec->tenant, err);
+    if (c)
+        return c;
+    c = begin_run(ts, spec, ret, err);
+    if (c)
+        sl_tenant_end_turn(spec->tenant);
+    return c;
+}
 void sl_run_cancel(struct sl_run *r, bool commit)
 {
     if (!commit)

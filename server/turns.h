@@ -5,8 +5,8 @@
  *                loads)        longwork.h)                                           called
  *
  * A run holds its session's lease from start to OVER. It is refused at start when the server is
- * full: running + waiting turns, or prompt tokens of turns that wait or are in prefill. What was
- * admitted is served in order of arrival.
+ * full: running + waiting turns, or prompt tokens of turns that wait or are in prefill; and when
+ * its tenant has used up a quota (tenants.h). What was admitted is served in order of arrival.
  *
  * `done` is called exactly once, from the loop, never from inside start; after it the session is
  * free and what was committed is final. The run itself (its tokens) stays until sl_run_close().
@@ -50,6 +50,7 @@ SL_NODISCARD enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop,
 void sl_turns_close(struct sl_turns *ts);
 
 struct sl_run_spec {
+    struct sl_tenant *tenant;        /* whose quotas it takes of */
     struct sl_session *session;      /* NULL: nothing is kept */
     const struct sl_text *text;      /* what is read: text, or … */
     const struct sl_range *verbatim; /* … of its bytes those in which no special token is looked
@@ -89,9 +90,9 @@ struct sl_run_spec {
     void *user;
 };
 
-/* Copies the spec. Errors: NOTHING_PAUSED, SESSION_BUSY, SERVER_FULL, DRAINING, INVALID_VALUE (an
- * empty prompt where there is nothing to continue, ids out of range …), TOO_LARGE (a prompt that
- * can never be admitted), NO_MEMORY. */
+/* Copies the spec. Errors: NOTHING_PAUSED, SESSION_BUSY, QUOTA_EXCEEDED, SERVER_FULL, DRAINING,
+ * INVALID_VALUE (an empty prompt where there is nothing to continue, ids out of range …), TOO_LARGE
+ * (a prompt that can never be admitted), NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec,
                                        struct sl_run **ret, struct sl_error *err);
 

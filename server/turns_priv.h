@@ -24,6 +24,7 @@ struct sl_run {
     size_t n_lead;               /* how many of them were pending */
     size_t n_tokens;             /* of all of them */
     size_t queued;               /* prompt tokens counted in the queue */
+    uint64_t taken;              /* tokens of the tenant's quota that it may use */
     struct sl_turn *turn;
     void *live, *shadow; /* slots */
     int64_t started_ms;
@@ -80,7 +81,9 @@ void sl_run_pause_unread(struct sl_run *r);
 SL_NODISCARD enum sl_code sl_run_admit(struct sl_run *r, struct sl_error *err);
 void sl_run_leave_line(struct sl_run *r);    /* WAITING */
 void sl_run_forget_queued(struct sl_run *r); /* its prompt was read, or will not be */
-void sl_turns_pump(struct sl_turns *ts);     /* from the line into the engine */
+/* Of its tenant's quota, what it has taken and not used; it has ended. */
+void sl_run_return_tokens(struct sl_run *r);
+void sl_turns_pump(struct sl_turns *ts); /* from the line into the engine */
 void sl_turns_expire_waiting(struct sl_turns *ts);
 
 /* pausing.c: what a paused turn leaves, in *ret; *ret_generated is to be freed. */

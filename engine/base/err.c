@@ -53,6 +53,7 @@ static void SL_PRINTF(3, 0)
     size_t len = n < 0 ? 0 : (size_t)n < sizeof raw ? (size_t)n : sizeof raw - 1;
     bool cut = n >= 0 && (size_t)n >= sizeof raw;
     err->code = c;
+    err->retry_after_s = 0;
     sl_utf8_sanitize_text(err->message, sizeof err->message, raw, len, cut);
 }
 

@@ -106,9 +106,12 @@ enum sl_code {
 };
 #define SL_OK SL_E_OK
 
+enum { SL_RETRY_NEVER = -1 }; /* waiting alone does not help */
+
 struct sl_error {
     enum sl_code code;
-    char param[64]; /* the request's field at fault, "" when none is */
+    int retry_after_s; /* 429 and 503: when it may go better; 0: soon, or SL_RETRY_NEVER */
+    char param[64];    /* the request's field at fault, "" when none is */
     char
         message[448]; /* what was wrong, what was given, what is allowed; valid UTF-8, no newline */
 };

@@ -60,7 +60,7 @@ void sl_get_checkpoints(struct sl_exchange *ex)
         return;
     }
     l->ex = ex;
-    memcpy(l->id, s->id, sizeof l->id);
+    sl_session_copy_id(l->id, s);
     memcpy(l->incarnation, s->incarnation, sizeof l->incarnation);
     sl_exchange_on(ex, &listing_events, l);
     sl_sessions_points(sl_app_of(ex)->sessions, s, on_points, l);

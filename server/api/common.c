@@ -20,6 +20,21 @@ enum sl_code sl_app_refuse_idempotency_key(const struct sl_exchange *ex, struct 
                          "session's own id makes its creation safe to retry");
 }
 
+enum sl_code sl_app_tenant(const struct sl_exchange *ex, struct sl_tenant **ret,
+                           struct sl_error *err)
+{
+    struct sl_tenant *t = sl_tenants_get(sl_app_of(ex)->tenants, sl_exchange_tenant(ex));
+    if (!t)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for a tenant");
+    *ret = t;
+    return SL_OK;
+}
+
+int64_t sl_app_default_ttl(const struct sl_app *app)
+{
+    return (int64_t)((app->config->session_ttl_ms + 999) / 1000); /* none shorter than asked for */
+}
+
 enum sl_code sl_app_check_model(const struct sl_app *app, const char *name, struct sl_error *err)
 {
     if (!name)

@@ -184,7 +184,7 @@ static enum sl_code find_session(struct sl_generation *g, struct sl_session **re
     if (c)
         return c;
     if (s) {
-        memcpy(g->session, s->id, sizeof g->session);
+        sl_session_copy_id(g->session, s);
         memcpy(g->incarnation, s->incarnation, sizeof g->incarnation);
     } else if (sl_exchange_header(g->ex, "If-Match")) {
         c = sl_fail_param(err, SL_E_INVALID_VALUE, "If-Match",
@@ -263,6 +263,7 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
                                    &rendered, err);
     struct sl_text text = rendered.text;
     struct sl_run_spec spec = {
+        .tenant = g->tenant,
         .session = s,
         .text = q->input.kind == SL_INPUT_TOKENS ? NULL : &text,
         .verbatim = rendered.contents,
@@ -315,6 +316,9 @@ static enum sl_code understand(struct sl_generation *g, const char **ret_name, s
             return c;
         g->chat = g->app->chat;
     }
+    c = sl_app_tenant(g->ex, &g->tenant, err);
+    if (c)
+        return c;
     g->stateless = g->req.initial_state || g->req.return_state;
     c = sl_app_check_model(g->app, g->req.model, err);
     return c ? c : sl_app_session_name(g->ex, g->req.session, ret_name, err);

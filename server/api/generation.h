@@ -37,6 +37,7 @@ struct sl_generation {
     struct sl_exchange *ex;
     const struct sl_dialect_row *dialect;
     struct sl_generate_request req;
+    struct sl_tenant *tenant;
     struct sl_run *run;
     bool over;
 

@@ -174,7 +174,7 @@ void sl_get_memory(struct sl_exchange *ex)
     l->ex = ex;
     l->app = app;
     l->half_life_over = half_life_over;
-    memcpy(l->id, s->id, sizeof l->id);
+    sl_session_copy_id(l->id, s);
     memcpy(l->incarnation, s->incarnation, sizeof l->incarnation);
     sl_exchange_on(ex, &look_events, l);
     sl_sessions_ready(app->sessions, s, on_ready, l);

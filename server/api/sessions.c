@@ -113,7 +113,8 @@ static enum sl_code start_reading(struct creation *k, struct sl_error *err)
     struct sl_rendered rendered;
     enum sl_code c = sl_app_render(app, in, k->session->tokens_seen > 0, false, &rendered, err);
     struct sl_text text = rendered.text;
-    struct sl_run_spec spec = {.session = k->session,
+    struct sl_run_spec spec = {.tenant = k->session->owner,
+                               .session = k->session,
                                .text = in->kind == SL_INPUT_TOKENS ? NULL : &text,
                                .verbatim = rendered.contents,
                                .n_verbatim = rendered.n_contents,
@@ -179,7 +180,7 @@ static enum sl_code make_session(struct creation *k, struct sl_error *err)
     struct sl_app *app = k->app;
     const struct sl_session_request *q = &k->q;
     const char *tenant = sl_exchange_tenant(k->ex), *id = NULL;
-    int64_t ttl_s = q->has_ttl ? q->ttl_s : 0;
+    int64_t ttl_s = q->has_ttl ? q->ttl_s : sl_app_default_ttl(app);
     const void *state = sl_initial_states_default(app->initial);
     enum sl_code c = new_id(k->ex, q->id, &id, err);
     if (!c && q->from_initial_state_name)
@@ -256,7 +257,7 @@ static void list_item(const struct sl_session *s, size_t i, void *arg)
     struct sl_session_view view;
     sl_app_session_view(l->app, s, &view);
     sl_write_session_list_item(&l->b, i, &view);
-    memcpy(l->last_id, s->id, sizeof l->last_id);
+    sl_session_copy_id(l->last_id, s);
 }
 
 static void list_done(bool more, const struct sl_error *err, void *arg)
@@ -353,7 +354,7 @@ static void delete_session(struct sl_exchange *ex)
         sl_exchange_fail(ex, &err);
         return;
     }
-    memcpy(w->deleted, s->id, sizeof w->deleted);
+    sl_session_copy_id(w->deleted, s);
     sl_sessions_delete(sl_app_of(ex)->sessions, s, sl_waiting_done, w);
 }
 

@@ -106,7 +106,7 @@ void sl_get_snapshot(struct sl_exchange *ex)
         return;
     }
     *r = (struct reading){.ex = ex, .app = sl_app_of(ex), .dtype = dtype};
-    memcpy(r->id, s->id, sizeof r->id);
+    sl_session_copy_id(r->id, s);
     memcpy(r->incarnation, s->incarnation, sizeof r->incarnation);
     sl_exchange_on(ex, &reading_events, r);
     sl_sessions_ready(r->app->sessions, s, on_ready_to_read, r);
@@ -158,7 +158,7 @@ void sl_put_snapshot(struct sl_exchange *ex)
         return;
     }
     w->has_info = true;
-    sl_sessions_restore(app->sessions, sl_exchange_tenant(ex), over, id, 0,
+    sl_sessions_restore(app->sessions, sl_exchange_tenant(ex), over, id, sl_app_default_ttl(app),
                         (struct sl_text){NULL, 0}, SL_RESTORE_SNAPSHOT, body, n, &w->info,
                         sl_waiting_done, w);
 }

@@ -230,6 +230,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                            .tokenizer = app->tokenizer,
                                            .slab = app->slab,
                                            .loop = sl_server_loop(app->server),
+                                           .tenants = app->tenants,
                                            .n_places = s->n_sessions,
                                            .max_sessions =
                                                stored ? (size_t)c->max_sessions : s->n_sessions,
@@ -331,6 +332,7 @@ static void collect_sessions(const struct sl_app *app, struct sl_metrics *m)
     sl_metric_set(m, SL_M_SESSION_SAVES, (double)r.saves);
     sl_metric_set(m, SL_M_SESSION_EVICTIONS, (double)r.evictions);
     sl_metric_set(m, SL_M_SESSION_FAILURES, (double)r.failures);
+    sl_metric_set(m, SL_M_SESSIONS_EXPIRED, (double)sl_sessions_expired(app->sessions));
     if (!sl_sessions_store(app->sessions))
         return;
     sl_store_stats(sl_sessions_store(app->sessions), &st);
@@ -350,6 +352,22 @@ static void on_collect(void *arg, struct sl_metrics *m)
         sl_turns_collect(app->turns, m);
     if (app->sessions)
         collect_sessions(app, m);
+}
+
+static void on_more_metrics(void *arg, FILE *f)
+{
+    const struct sl_app *app = arg;
+    if (app->sessions)
+        sl_tenants_write_metrics(app->tenants, sl_sessions_are_shared(app->sessions), f);
+}
+
+static void on_keys(void *arg)
+{
+    const struct sl_app *app = arg;
+    struct sl_error err;
+    if (sl_tenants_set_keys(app->tenants, sl_server_keys(app->server),
+                            uv_now(sl_server_loop(app->server)), &err))
+        sl_log(SL_LOG_ERROR, "not all tenants have their new quotas", SL_LS("why", err.message));
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -403,6 +421,7 @@ static void close_app(struct serving *s)
     sl_sessions_close(app->sessions, NULL, NULL);
     while (uv_run(loop, UV_RUN_DEFAULT)) /* the end of sl_server_run() may still stop a run */
         ;
+    sl_tenants_close(app->tenants);
     sl_slab_close(app->slab);
     sl_initial_states_close(app->initial);
     sl_cli_load_done(&s->loaded);
@@ -412,11 +431,20 @@ static int run(struct serving *s)
 {
     struct sl_server *server = NULL;
     struct sl_error err;
-    enum sl_code c = sl_cli_chat_template(s->config.chat_template, &err);
+    const struct sl_config *conf = &s->config;
+    const struct sl_quotas quotas = {.most = {[SL_QUOTA_SESSIONS] = conf->tenant_sessions,
+                                              [SL_QUOTA_BYTES] = conf->tenant_bytes,
+                                              [SL_QUOTA_RUNNING] = conf->tenant_running,
+                                              [SL_QUOTA_TOKENS] = conf->tenant_tokens}};
+    enum sl_code c = sl_cli_chat_template(conf->chat_template, &err);
+    if (!c && !(s->app.tenants = sl_tenants_open(&quotas)))
+        c = sl_fail(&err, SL_E_NO_MEMORY, "no memory for the tenants");
     if (!c)
         c = sl_server_open(&server, &s->config, &err);
-    if (c)
+    if (c) {
+        sl_tenants_close(s->app.tenants);
         return sl_cli_fail("serve", &err);
+    }
     s->app.server = server;
     s->app.config = &s->config;
     s->app.started_at = unix_seconds();
@@ -429,7 +457,9 @@ static int run(struct serving *s)
                                     .drain = on_drain,
                                     .drain_limit = on_drain_limit,
                                     .named = sl_app_named,
-                                    .collect = on_collect};
+                                    .collect = on_collect,
+                                    .more_metrics = on_more_metrics,
+                                    .keys = on_keys};
     sl_server_set_hooks(server, &hooks);
     s->work.data = s;
     s->is_loading = uv_queue_work(sl_server_loop(server), &s->work, load, on_loaded) == 0;

@@ -353,6 +353,7 @@ static void take_turn(struct sl_ix_entry *e, const struct sl_turn_payload *t)
     e->used_at = t->used_at;
     e->answer = t->has_answer;
     e->answered_at = t->answered_at;
+    e->answer_n = t->answer_n;
 }
 
 static bool apply_turn(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
@@ -420,6 +421,7 @@ static bool apply_answer(struct sl_index *ix, struct sl_ix_session *s, const str
         return false;
     e->answer = true;
     e->answered_at = a.at;
+    e->answer_n = (uint32_t)r->payload_n;
     add_entry(ix, s, e);
     sweep_entries(ix, s);
     return true;

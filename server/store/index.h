@@ -50,9 +50,10 @@ struct sl_ix_entry {
     uint64_t version, tokens_seen;
     int64_t answered_at, used_at;
     uint32_t n_tokens;
-    bool turn;   /* since the snapshot */
-    bool kept;   /* before it, since an earlier one that is kept */
-    bool answer; /* one of those kept */
+    uint32_t answer_n; /* bytes of the answer's payload */
+    bool turn;         /* since the snapshot */
+    bool kept;         /* before it, since an earlier one that is kept */
+    bool answer;       /* one of those kept */
 };
 
 /* An earlier snapshot; or a file that nobody needs any more. */

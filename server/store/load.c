@@ -50,6 +50,8 @@ void sl_dir_head(const struct sl_ix_session *s, struct sl_store_head *ret)
                                   .snapshot_version = s->snap.version,
                                   .replay_tokens = s->replay_tokens};
     memcpy(ret->key.incarnation, s->incarnation, 16);
+    for (const struct sl_ix_entry *e = s->entries; e; e = e->next)
+        ret->answers_bytes += e->answer ? e->answer_n : 0;
 }
 
 /* Room that sl_log_fetch() needs for a record. */

@@ -367,6 +367,7 @@ bool sl_turn_payload_read(struct sl_turn_payload *ret, const unsigned char *p, s
         (t.has_answer ? n - end < SL_ANSWER_BYTES + 2 : n != end))
         return false;
     t.answer_offset = (size_t)end;
+    t.answer_n = (uint32_t)(n - end);
     *ret = t;
     return true;
 }

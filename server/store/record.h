@@ -155,6 +155,7 @@ struct sl_turn_payload {
     bool has_answer;
     int64_t answered_at;
     size_t answer_offset; /* in the payload */
+    uint32_t answer_n;    /* bytes; 0: there is none */
 };
 size_t sl_turn_payload_size(const struct sl_store_turn *t); /* SIZE_MAX: too large */
 void sl_turn_payload_write(unsigned char *dst, const struct sl_store_turn *t);

@@ -191,6 +191,7 @@ enum sl_code sl_rd_open(struct sl_store **ret, const char *rest, const struct sl
     r->io = opt->redis_io ? opt->redis_io : &sl_redis_io_system;
     r->max_sessions = opt->max_sessions;
     r->keep_turns = opt->keep_turns;
+    r->state_bytes = opt->state_bytes;
     r->timeout_ms = opt->timeout_ms ? opt->timeout_ms : SL_REDIS_TIMEOUT_MS;
     r->lease_ms = opt->lease_ms ? opt->lease_ms : SL_REDIS_LEASE_MS;
     enum { N_QUEUES = 5 };

@@ -126,7 +126,7 @@ struct sl_rd_op {
     struct sl_store_view *view; /* n_view of them, into the reply: told before that goes */
     size_t n_view;
     bool more;
-    char tenant[SL_TENANT_MAX + 1], id[SL_SESSION_ID_MAX + 1];
+    char tenant[SL_TENANT_MAX + 1], id[SL_SESSION_ID_MAX + 1]; /* LIST: id is the prefix */
     unsigned char incarnation[16];
     uint64_t version; /* that it speaks of; LOAD: SL_STORE_LAST, or an earlier one */
     size_t limit;     /* LIST */
@@ -172,7 +172,7 @@ struct sl_redis {
     bool closing, closed;
     void (*closed_cb)(void *arg);
     void *closed_arg;
-    size_t max_sessions;
+    size_t max_sessions, state_bytes;
     uint64_t keep_turns;
     uint64_t timeout_ms, lease_ms;
     char node[17];         /* this process among those that share the store */
@@ -229,6 +229,7 @@ extern const char *const sl_rd_asks[SL_ASKS]; /* as the store has them */
 void sl_rd_tell(struct sl_rd_op *op);         /* its callback */
 void sl_rd_tell_error(const struct sl_rd_call *call, const struct sl_error *err);
 void sl_rd_free_op(struct sl_rd_op *op);
+void sl_rd_list_on(struct sl_rd_op *op, const char *last); /* LIST again, behind that id */
 
 /* Arguments. */
 void sl_rd_arg(struct sl_rd_args *a, const void *p, size_t n);

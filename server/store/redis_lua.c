@@ -10,7 +10,7 @@
     "local time=call('TIME')\n"                                                                    \
     "local now=tonumber(time[1])\n"                                                                \
     "local ms=now*1000+math.floor(tonumber(time[2])/1000)\n"                                       \
-    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su'}\n" \
+    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su','by','al'}\n" \
     "local K,O=H..':k',H..':o'\n"                                                                  \
     "local function number(kept) return string.match(kept,'^%d+ (%S+) ') or '' end\n"              \
     "local function head(h)\n"                                                                     \
@@ -30,13 +30,33 @@
     "local function ends(use,ttl)\n"                                                               \
     " return ttl=='0' and '+inf' or string.format('%.0f',tonumber(use)+tonumber(ttl))\n"           \
     "end\n"                                                                                        \
+    "local USE='slate1:use'\n"                                                                     \
+    "local function digits(n) return string.format('%.0f',n) end\n"                                \
     "local function wipe(h,ids,tenant,id)\n"                                                       \
-    " local sn=call('HGET',h,'sn')\n"                                                              \
+    " local v=call('HMGET',h,'sn','by')\n"                                                         \
+    " local by=tonumber(v[2] or '0')\n"                                                            \
     " for _,x in ipairs(call('LRANGE',h..':k',0,-1)) do call('UNLINK',h..':s:'..number(x)) end\n"  \
     " call('UNLINK',h,h..':t',h..':a',h..':k',h..':o')\n"                                          \
-    " if sn then call('UNLINK',h..':s:'..sn) end\n"                                                \
+    " if v[1] then call('UNLINK',h..':s:'..v[1]) end\n"                                            \
     " call('ZREM',ALL,tenant..'/'..id)\n"                                                          \
     " call('ZREM',ids,id)\n"                                                                       \
+    " if by>0 and call('HINCRBY',USE,tenant,digits(-by))<=0 then call('HDEL',USE,tenant) end\n"    \
+    "end\n"                                                                                        \
+    /* Up to so many that have expired: how many there were, and how many were looked at. */       \
+    "local function sweep(most)\n"                                                                 \
+    " local n,names=0,call('ZRANGEBYSCORE',ALL,'-inf',now,'LIMIT',0,most)\n"                       \
+    " for _,name in ipairs(names) do\n"                                                            \
+    "  local tenant,id=string.match(name,'^([^/]*)/(.*)$')\n"                                      \
+    "  local h='slate1:{'..name..'}'\n"                                                            \
+    "  local g=head(h)\n"                                                                          \
+    "  if g and not gone(g) then\n"                                                                \
+    "   call('ZADD',ALL,held(g) and math.ceil(tonumber(g.lu)/1000) or ends(g.use,g.ttl),name)\n"   \
+    "  elseif tenant then\n"                                                                       \
+    "   wipe(h,'slate1:ids:'..tenant,tenant,id)\n"                                                 \
+    "   n=n+1\n"                                                                                   \
+    "  end\n"                                                                                      \
+    " end\n"                                                                                       \
+    " return n,#names\n"                                                                           \
     "end\n"                                                                                        \
     "local function listed(use,ttl)\n"                                                             \
     " call('ZADD',ALL,ends(use,ttl),ARGV[1]..'/'..ARGV[2])\n"                                      \
@@ -69,15 +89,58 @@
     " end\n"                                                                                       \
     "end\n"
 
-/* Head fields of ARGV from i on: ver, tok, cre, use, ttl, meta; then the most sessions there may
- * be. full(): no room for one more. */
-#define MAKE                                                                                       \
-    "local function full(max)\n"                                                                   \
-    " return max~='0' and call('ZCARD',ALL)>=tonumber(max) and {'full',ms,max}\n"                  \
+/* What a session counts with for its tenant's quota of bytes: a state, metadata, kept answers (al:
+ * their sizes). One that an earlier version made is counted when it is written next. over(): would
+ * it be too much with so many more? Then what has expired goes, and it is asked again. */
+#define COUNT                                                                                      \
+    "local function sum(al)\n"                                                                     \
+    " local n=0\n"                                                                                 \
+    " for v in string.gmatch(al,'%d+') do n=n+tonumber(v) end\n"                                   \
+    " return n\n"                                                                                  \
     "end\n"                                                                                        \
-    "local function set(inc,i,...)\n"                                                              \
+    "local function clear(over)\n"                                                                 \
+    " for round=1,16 do\n"                                                                         \
+    "  local n,looked=sweep(64)\n"                                                                 \
+    "  if not over() then return false end\n"                                                      \
+    "  if looked<64 then break end\n"                                                              \
+    " end\n"                                                                                       \
+    " return true\n"                                                                               \
+    "end\n"                                                                                        \
+    "local function over(g,by,most)\n"                                                             \
+    " local more=by\n"                                                                             \
+    " if g then more=by-(tonumber(g.by) or by) end\n"                                              \
+    " if most=='0' or more<=0 then return nil end\n"                                               \
+    " local function used() return tonumber(call('HGET',USE,ARGV[1]) or '0') end\n"                \
+    " local function no() return used()+more>tonumber(most) end\n"                                 \
+    " return no() and clear(no) and {'quota',ms,'bytes',digits(used()),most}\n"                    \
+    "end\n"                                                                                        \
+    "local function count(g,by)\n"                                                                 \
+    " local had=g and tonumber(g.by) or 0\n"                                                       \
+    " if by~=had then call('HINCRBY',USE,ARGV[1],digits(by-had)) end\n"                            \
+    " call('HSET',H,'by',digits(by))\n"                                                            \
+    "end\n"
+
+/* Head fields of ARGV from i on: ver, tok, cre, use, ttl, meta; then the most sessions there may
+ * be, the tenant's most sessions and bytes, the bytes of a state. full(): no room for one more. */
+#define MAKE                                                                                       \
+    "local function too_many(key,most)\n"                                                          \
+    " local function no() return call('ZCARD',key)>=tonumber(most) end\n"                          \
+    " return most~='0' and no() and clear(no)\n"                                                   \
+    "end\n"                                                                                        \
+    "local function size(g,i)\n"                                                                   \
+    " return tonumber(ARGV[i+9])+#ARGV[i+5]+(g and sum(g.al) or 0)\n"                              \
+    "end\n"                                                                                        \
+    "local function full(i)\n"                                                                     \
+    " if too_many(ALL,ARGV[i+6]) then return {'full',ms,ARGV[i+6]} end\n"                          \
+    " if too_many(IDS,ARGV[i+7]) then\n"                                                           \
+    "  return {'quota',ms,'sessions',call('ZCARD',IDS),ARGV[i+7]}\n"                               \
+    " end\n"                                                                                       \
+    " return over(nil,size(nil,i),ARGV[i+8])\n"                                                    \
+    "end\n"                                                                                        \
+    "local function set(g,inc,i,...)\n"                                                            \
     " call('HSET',H,'inc',inc,'ver',ARGV[i],'tok',ARGV[i+1],'cre',ARGV[i+2],'use',ARGV[i+3],"      \
     "'ttl',ARGV[i+4],'meta',ARGV[i+5],...)\n"                                                      \
+    " count(g,size(g,i))\n"                                                                        \
     " listed(ARGV[i+3],ARGV[i+4])\n"                                                               \
     " call('ZADD',IDS,0,ARGV[2])\n"                                                                \
     "end\n"
@@ -124,29 +187,31 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "listed(now,g.ttl)\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions */
-    [SL_LUA_HEAD] = BEGIN MAKE
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state */
+    [SL_LUA_HEAD] = BEGIN COUNT MAKE
     "local inc,fence=ARGV[3],ARGV[4]\n"
     "local g=head(H)\n"
     "if g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
     "if not g then\n"
     " if ARGV[5]~=string.rep('0',20) then return {'none',ms} end\n"
-    " local f=full(ARGV[11])\n"
+    " local f=full(5)\n"
     " if f then return f end\n"
-    " set(inc,5,'sv',ARGV[5],'rt',0,'fen',0)\n"
+    " set(nil,inc,5,'sv',ARGV[5],'rt',0,'fen',0)\n"
     " call('UNLINK',K,O)\n" /* of another life, from a server that did not know them */
     " return {'ok',ms}\n"
     "end\n"
     "if g.inc~=inc then return {'exists',ms} end\n"
     "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
-    "local f=fenced(g,fence)\n"
+    "local f=fenced(g,fence) or over(g,size(g,5),ARGV[13])\n"
     "if f then return f end\n"
     "call('HSET',H,'use',ARGV[8],'ttl',ARGV[9],'meta',ARGV[10])\n"
+    "count(g,size(g,5))\n"
     "listed(ARGV[8],ARGV[9])\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, call, version before, after, tok, use, new tokens, turn, answer or '', first kept */
-    [SL_LUA_TURN] = BEGIN KEPT
+    /* inc, fence, call, version before, after, tok, use, new tokens, turn, answer or '', 13: first
+     * kept, the tenant's most bytes, those of a state */
+    [SL_LUA_TURN] = BEGIN COUNT KEPT
     "local g=head(H)\n"
     "if not g then return {'none',ms} end\n"
     "if g.inc~=ARGV[3] then return {'other',ms} end\n"
@@ -154,8 +219,21 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "local f=fenced(g,ARGV[4])\n"
     "if f then return f end\n"
     "if g.ver~=ARGV[6] then return {'version',ms,g.ver} end\n"
+    "local al={}\n"
+    "for v in string.gmatch(g.al,'%d+') do al[#al+1]=v end\n"
+    "if ARGV[12]~='' then al[#al+1]=digits(#ARGV[12]-36) end\n"
+    "if #al>4 then table.remove(al,1) end\n"
+    "local sizes=table.concat(al,',')\n"
+    "local by=tonumber(ARGV[15])+#g.meta+sum(sizes)\n"
+    "f=ARGV[12]~='' and over(g,by,ARGV[14])\n"
+    "if f then return f end\n"
     "call('RPUSH',T,ARGV[11])\n"
-    "if ARGV[12]~='' then call('RPUSH',A,ARGV[12]) call('LTRIM',A,-4,-1) end\n"
+    "if ARGV[12]~='' then\n"
+    " call('RPUSH',A,ARGV[12])\n"
+    " call('LTRIM',A,-4,-1)\n"
+    " call('HSET',H,'al',sizes)\n"
+    " count(g,by)\n"
+    "end\n"
     "call('HSET',H,'ver',ARGV[7],'tok',ARGV[8],'use',ARGV[9],'op',ARGV[5])\n"
     "call('HINCRBY',H,'rt',ARGV[10])\n"
     "if ARGV[4]~='0' then call('HDEL',H,'lh','lu','lk') end\n"
@@ -181,24 +259,24 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "end\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, 12: N, bytes, 14: first
-     * kept, of this version; digest, 16: with the head?, call. Without the head there may be later
-     * versions: what is not to be kept goes with the next turn then. */
-    [SL_LUA_SNAP] = BEGIN MAKE KEPT
-    "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[16]=='1'\n"
-    "local keeps=ARGV[14]~=''\n"
-    "local S=H..':s:'..ARGV[12]\n"
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, 15: N,
+     * bytes, 17: first kept, of this version; digest, 19: with the head?, call. Without the head
+     * there may be later versions: what is not to be kept goes with the next turn then. */
+    [SL_LUA_SNAP] = BEGIN COUNT MAKE KEPT
+    "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[19]=='1'\n"
+    "local keeps=ARGV[17]~=''\n"
+    "local S=H..':s:'..ARGV[15]\n"
     "local g=head(H)\n"
-    "if g and g.inc==inc and g.sn==ARGV[12] then return {'ok',ms} end\n"
-    "if call('STRLEN',S)~=tonumber(ARGV[13]) then return {'missing',ms} end\n"
+    "if g and g.inc==inc and g.sn==ARGV[15] then return {'ok',ms} end\n"
+    "if call('STRLEN',S)~=tonumber(ARGV[16]) then return {'missing',ms} end\n"
     "local function no(a) call('UNLINK',S) return a end\n"
-    "local snap={'sv',ver,'sn',ARGV[12],'sz',ARGV[13],'sd',ARGV[15],'st',ARGV[6],'su',ARGV[8]}\n"
+    "local snap={'sv',ver,'sn',ARGV[15],'sz',ARGV[16],'sd',ARGV[18],'st',ARGV[6],'su',ARGV[8]}\n"
     "if whole and g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
     "if not g then\n"
     " if not whole then return no({'none',ms}) end\n"
-    " local f=full(ARGV[11])\n"
+    " local f=full(5)\n"
     " if f then return no(f) end\n"
-    " set(inc,5,'rt',0,'fen',0,'op',ARGV[17],unpack(snap))\n"
+    " set(nil,inc,5,'rt',0,'fen',0,'op',ARGV[20],unpack(snap))\n"
     " call('UNLINK',K,O)\n"
     " call('PERSIST',S)\n"
     " return {'ok',ms}\n"
@@ -207,10 +285,10 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if ver<g.sv or (whole and ver<g.ver) or (not whole and ver>g.ver) then\n"
     " return no({'version',ms,g.ver})\n"
     "end\n"
-    "local f=whole and fenced(g,fence)\n"
+    "local f=whole and (fenced(g,fence) or over(g,size(g,5),ARGV[13]))\n"
     "if f then return no(f) end\n"
     "if ver==g.sv then snap[10],snap[12]=g.st,g.su elseif not whole then snap[10],snap[12]=g.tok,g.use end\n"
-    "if whole then set(inc,5,'rt',0,'op',ARGV[17],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
+    "if whole then set(g,inc,5,'rt',0,'op',ARGV[20],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
     "call('PERSIST',S)\n"
     "if keeps and g.sv~=ver then\n"
     " local function or_none(v) return v~='' and v or '-' end\n"
@@ -229,7 +307,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " t=call('LINDEX',T,0)\n"
     "end\n"
     "if tokens>0 and not whole then call('HINCRBY',H,'rt',string.format('-%.0f',tokens)) end\n"
-    "if whole or not keeps then prune(ver,ARGV[14]) end\n"
+    "if whole or not keeps then prune(ver,ARGV[17]) end\n"
     "return {'ok',ms}\n",
 
     /* inc, fence */
@@ -260,10 +338,11 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "v[23]=g.su\n"
     "return v\n",
 
-    /* the lower end, prefix, how many at most: id and view of each, then whether there are more */
+    /* the lower end, prefix, how many at most: whether there are more, the last id that was looked
+     * at (many may have expired that are still there), then id and view of each */
     [SL_LUA_LIST] = BEGIN
     "local low,prefix,most=ARGV[3],ARGV[4],tonumber(ARGV[5])\n"
-    "local out={'ok',ms,0}\n"
+    "local out={'ok',ms,0,''}\n"
     "for round=1,20 do\n"
     " local ids=call('ZRANGEBYLEX',IDS,low,'+','LIMIT',0,most+1)\n"
     " if #ids==0 then return out end\n"
@@ -271,30 +350,22 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "  if string.sub(id,1,#prefix)~=prefix then return out end\n"
     "  local g=head('slate1:{'..ARGV[1]..'/'..id..'}')\n"
     "  if g and not gone(g) then\n"
-    "   if #out-3==most then out[3]=1 return out end\n"
+    "   if #out-4==most then out[3]=1 return out end\n"
     "   local v=view(g)\n"
     "   v[1]=id\n"
     "   out[#out+1]=v\n"
     "  end\n"
     " end\n"
-    " low='('..ids[#ids]\n"
+    " out[4]=ids[#ids]\n"
+    " low='('..out[4]\n"
     "end\n"
     "out[3]=1\n"
     "return out\n",
 
-    /* how many at most: how many there are afterwards */
+    /* how many at most: how many there are afterwards, have gone, were looked at */
     [SL_LUA_SWEEP] = BEGIN
-    "for _,name in ipairs(call('ZRANGEBYSCORE',ALL,'-inf',now,'LIMIT',0,ARGV[3])) do\n"
-    " local tenant,id=string.match(name,'^([^/]*)/(.*)$')\n"
-    " local h='slate1:{'..name..'}'\n"
-    " local g=head(h)\n"
-    " if g and not gone(g) then\n"
-    "  call('ZADD',ALL,held(g) and math.ceil(tonumber(g.lu)/1000) or ends(g.use,g.ttl),name)\n"
-    " elseif tenant then\n"
-    "  wipe(h,'slate1:ids:'..tenant,tenant,id)\n"
-    " end\n"
-    "end\n"
-    "return {'ok',ms,call('ZCARD',ALL)}\n",
+    "local n,looked=sweep(ARGV[3])\n"
+    "return {'ok',ms,call('ZCARD',ALL),n,looked}\n",
 
     /* what, fence (0: of whatever turn runs), life in ms: does it run?, its fence. HDEL first: so that
      * what may make room can be ended without memory. */

@@ -16,6 +16,7 @@
  *                                 end by themselves
  *     slate1:all                  sorted set: TENANT/ID by the time of its end (+inf: never)
  *     slate1:ids:TENANT           sorted set of ids, for lists: all of one score
+ *     slate1:use                  hash: TENANT and the bytes of its sessions, as its quota counts
  *     slate1:asked:NODE           set: what other servers ask of that one's turns: "cancel FENCE
  *                                 TENANT/ID", or "pause …"; ends by itself
  *
@@ -23,8 +24,14 @@
  * (the snapshot's version, N, bytes, XXH3-128), st, su (tokens seen and used at, then); rt (tokens
  * of the turns since); op (which call made this version); fen (the last fence given), lh (who holds
  * the lease: node:call, of a turn node:call:t), lu (until when, ms of Redis' clock), lk (the
- * Idempotency-Key of its turn). Versions have 20 digits, so that texts compare as numbers do: Lua's
- * numbers end at 2^53.
+ * Idempotency-Key of its turn); al (the sizes of the answers), by (the bytes that it counts with).
+ * Versions have 20 digits, so that texts compare as numbers do: Lua's numbers end at 2^53.
+ *
+ * Quotas of sessions and bytes are kept by the scripts that add to them: they count over all
+ * servers, and nothing comes between the question and the count. A session that is over its time to
+ * live is none for whoever asks; its keys are removed by a sweep of any server, or by the script
+ * that finds a quota used up. They are not given to Redis' own expiry, which cannot keep away from
+ * a session whose turn runs, and would take a session's keys one by one, and none of its counts.
  *
  * A change that earlier versions of Slate would not understand, or would undo, gets the next
  * number: they refuse such a store by it, at the start and at every connection. Who makes one reads
@@ -36,7 +43,8 @@
  * all of its writes free memory: nothing is half done.
  *
  * The answer is an array, its first element a word: ok, none (no such session), other (another
- * incarnation), exists, version (and which it is at), fence, busy, full, missing. */
+ * incarnation), exists, version (and which it is at), fence, busy, full, quota (which, how much is
+ * used and may be), missing. */
 #ifndef SLATE_SERVER_STORE_REDIS_LUA_H
 #define SLATE_SERVER_STORE_REDIS_LUA_H
 

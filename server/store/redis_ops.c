@@ -122,9 +122,10 @@ static struct sl_rd_op *new_write(struct sl_store *st, enum sl_rd_script script,
     return op;
 }
 
-/* ver, tok, cre, use, ttl, meta, the most sessions; of a head that is not sent: the version alone.
- */
-static void arg_head(struct sl_rd_op *op, uint64_t version, const struct sl_store_head *h)
+/* ver, tok, cre, use, ttl, meta, the most sessions, the tenant's most sessions and bytes, those of
+ * a state; of a head that is not sent: the version alone. */
+static void arg_head(struct sl_rd_op *op, const struct sl_store_key *k, uint64_t version,
+                     const struct sl_store_head *h)
 {
     static const struct sl_store_head none;
     const struct sl_store_head *from = h ? h : &none;
@@ -138,6 +139,9 @@ static void arg_head(struct sl_rd_op *op, uint64_t version, const struct sl_stor
     arg_time(a, from->ttl_s);
     sl_rd_arg(a, from->metadata.s, op->code ? 0 : from->metadata.n);
     sl_rd_arg_number(a, op->r->max_sessions);
+    sl_rd_arg_number(a, k->max_sessions);
+    sl_rd_arg_number(a, k->max_bytes);
+    sl_rd_arg_number(a, op->r->state_bytes);
 }
 
 static void put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,
@@ -147,7 +151,7 @@ static void put_head(struct sl_store *st, const struct sl_store_head *h, sl_stor
     if (!op)
         return;
     op->version = h->version;
-    arg_head(op, h->version, h);
+    arg_head(op, &h->key, h->version, h);
 }
 
 /* The oldest version that stays within reach of `version`; "": none does. */
@@ -228,6 +232,8 @@ static void append_turn(struct sl_store *st, const struct sl_store_key *k,
     if (!op->code)
         arg_answer(op, t);
     arg_first(op, t->version);
+    sl_rd_arg_number(&op->args, k->max_bytes);
+    sl_rd_arg_number(&op->args, op->r->state_bytes);
 }
 
 static void put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
@@ -253,7 +259,7 @@ static void put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
         op->code = sl_fail(&op->err, SL_E_INVALID_VALUE,
                            "session '%s': there is no state at version 0 to be stored", op->id);
     snprintf(op->number, sizeof op->number, "%s%016" PRIx64, r->node, ++r->n_calls);
-    arg_head(op, version, head);
+    arg_head(op, k, version, head);
     sl_rd_arg_text(&op->args, op->number);
     sl_rd_arg_number(&op->args, n);
     arg_first(op, version);
@@ -369,6 +375,14 @@ static void asked(struct sl_store *st, sl_store_heard *cb, void *arg)
 /* --- lists --------------------------------------------------------------------------------------
  */
 
+/* low: "(ID", "[ID" or "-" */
+static void arg_list(struct sl_rd_op *op, const char *low, const char *prefix)
+{
+    sl_rd_arg_text(&op->args, low);
+    sl_rd_arg_text(&op->args, prefix);
+    sl_rd_arg_number(&op->args, op->limit);
+}
+
 static void list(struct sl_store *st, const char *tenant, const struct sl_list_query *q,
                  sl_store_listed *cb, void *arg)
 {
@@ -384,9 +398,20 @@ static void list(struct sl_store *st, const char *tenant, const struct sl_list_q
                             : "-",
              after ? q->after : q->prefix);
     op->limit = q->limit;
-    sl_rd_arg_text(&op->args, low);
-    sl_rd_arg_text(&op->args, q->prefix);
-    sl_rd_arg_number(&op->args, q->limit);
+    memcpy(op->id, q->prefix, strlen(q->prefix) + 1);
+    arg_list(op, low, q->prefix);
+}
+
+void sl_rd_list_on(struct sl_rd_op *op, const char *last)
+{
+    char low[SL_SESSION_ID_MAX + 2];
+    snprintf(low, sizeof low, "(%s", last);
+    op->args.n = 0;
+    op->args.used = 0;
+    sl_rd_arg_text(&op->args, op->tenant);
+    sl_rd_arg_text(&op->args, "");
+    arg_list(op, low, op->id);
+    sl_rd_send_soon(op);
 }
 
 static void sweep(struct sl_store *st, sl_store_done *cb, void *arg)

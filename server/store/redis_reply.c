@@ -154,6 +154,24 @@ static void take_error(struct sl_rd_op *op, const redisReply *r)
     refused(op, SL_E_IO, "an error", r);
 }
 
+/* {'quota', ms, which, used, most} */
+static void over_quota(struct sl_rd_op *op, const redisReply *r)
+{
+    uint64_t used = 0, most = 0;
+    const char *what = r->elements > 4 && is_text(r->element[2]) ? r->element[2]->str : "";
+    bool bytes = !strcmp(what, "bytes");
+    if (r->elements < 5 || (!bytes && strcmp(what, "sessions") != 0) ||
+        !sl_rd_number(r->element[3], &used) || !sl_rd_number(r->element[4], &most)) {
+        sl_rd_strange(op, "a quota");
+        return;
+    }
+    op->code = sl_fail_param(&op->err, SL_E_QUOTA_EXCEEDED, what,
+                             "the tenant's quota of %s is used up: %" PRIu64 " of %" PRIu64 "%s",
+                             bytes ? "bytes of sessions" : "sessions", used, most,
+                             bytes ? ", and this needs more than is left" : "");
+    op->err.retry_after_s = SL_RETRY_NEVER;
+}
+
 static void not_ok(struct sl_rd_op *op, const redisReply *r)
 {
     const char *word = r->element[0]->str;
@@ -188,6 +206,8 @@ static void not_ok(struct sl_rd_op *op, const redisReply *r)
         op->code = sl_fail(
             &op->err, SL_E_SESSIONS_FULL,
             "there are %" PRIu64 " sessions in the store, which is the limit (--max-sessions)", n);
+    else if (!strcmp(word, "quota"))
+        over_quota(op, r);
     else
         sl_rd_strange(op, word);
     sl_rd_finish(op);
@@ -217,10 +237,15 @@ static void take_view(struct sl_rd_op *op, const redisReply *r, bool busy)
 
 static void take_list(struct sl_rd_op *op, const redisReply *r)
 {
-    enum { FIRST = 3 };
+    enum { FIRST = 4 };
     uint64_t more = 0;
     size_t n = r->elements - FIRST;
-    bool ok = r->elements >= FIRST && sl_rd_number(r->element[2], &more) && n <= op->limit;
+    bool ok = r->elements >= FIRST && sl_rd_number(r->element[2], &more) &&
+              is_text(r->element[3]) && n <= op->limit;
+    if (ok && more && !n && sl_session_id_valid(r->element[3]->str, r->element[3]->len)) {
+        sl_rd_list_on(op, r->element[3]->str); /* all of these had expired */
+        return;
+    }
     if (ok)
         op->view = sl_calloc(n + 1, sizeof *op->view);
     for (size_t i = 0; op->view && ok && i < n; i++) {
@@ -298,6 +323,21 @@ static void take_asked(struct sl_rd_op *op, const redisReply *r)
     sl_rd_finish(op);
 }
 
+static void take_swept(struct sl_rd_op *op, const redisReply *r)
+{
+    struct sl_store_stats *st = &op->r->stats;
+    uint64_t sessions, gone, looked;
+    if (r->elements < 5 || !sl_rd_number(r->element[2], &sessions) ||
+        !sl_rd_number(r->element[3], &gone) || !sl_rd_number(r->element[4], &looked)) {
+        sl_rd_strange(op, "what a sweep found");
+    } else {
+        st->sessions = sessions;
+        st->swept += gone;
+        st->more_to_sweep = looked == SL_REDIS_SWEEP;
+    }
+    sl_rd_finish(op);
+}
+
 static void take_ok(struct sl_rd_op *op, redisReply *r)
 {
     switch (op->call.kind) {
@@ -325,9 +365,7 @@ static void take_ok(struct sl_rd_op *op, redisReply *r)
         take_asked(op, r);
         break;
     case SL_RD_SWEEP:
-        if (r->elements < 3 || !sl_rd_number(r->element[2], &op->r->stats.sessions))
-            sl_rd_strange(op, "a number of sessions");
-        sl_rd_finish(op);
+        take_swept(op, r);
         break;
     default:
         sl_rd_finish(op);

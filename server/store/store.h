@@ -30,6 +30,9 @@ struct sl_store_key {
     const char *id;
     unsigned char incarnation[16];
     uint64_t fence; /* of the lease that the caller holds; 0: none. Not looked at by `dir:` */
+    /* What the tenant may have; 0: any number. A shared store's alone: of `dir:` its caller knows
+     * every session. */
+    uint64_t max_sessions, max_bytes;
 };
 
 /* What is known of a session without its state. */
@@ -42,6 +45,7 @@ struct sl_store_head {
     struct sl_text metadata;     /* JSON text of an object; s NULL: {} */
     uint64_t snapshot_version;   /* 0: there is none */
     uint64_t replay_tokens;      /* of the turns since */
+    uint64_t answers_bytes; /* of the answers kept (record.h); `dir:`, and only when it tells */
 };
 
 enum { SL_STORE_ANSWERS_MAX = 4 };
@@ -90,7 +94,7 @@ struct sl_store_record { /* what load gives; valid during the call */
  * snapshot of version 0), NO_MEMORY; of a shared store besides: STORE_UNAVAILABLE (it cannot be
  * reached, or takes no writes; nothing was changed), COMMIT_UNKNOWN (it could not be reached any
  * more after a write had been sent: what became of it is not known), SESSION_BUSY (another one
- * holds the lease), LEASE_LOST, SESSIONS_FULL. err is valid during the call. */
+ * holds the lease), LEASE_LOST, SESSIONS_FULL, QUOTA_EXCEEDED. err is valid during the call. */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);
 /* Makes of a record what its asker wants, in libuv's pool, where it was read: its error is the
  * load's. The snapshot is verified after it; what it made counts when the load succeeds, and only
@@ -108,6 +112,7 @@ struct sl_store_options {
     uv_loop_t *loop;
     bool durable;        /* redis: what is acknowledged must be on a disk (its settings say so) */
     size_t max_sessions; /* redis: of all tenants and servers; 0: any number */
+    size_t state_bytes;  /* redis: what a session counts with besides metadata and answers */
     uint64_t timeout_ms; /* redis: for one call; 0: default */
     uint64_t lease_ms;   /* redis; 0: default */
     const struct sl_redis_io *redis_io; /* NULL: the real one (redis.h) */
@@ -242,6 +247,8 @@ struct sl_store_stats {
     uint64_t sessions, log_bytes, live_log_bytes, snapshot_bytes;
     uint64_t commits, syncs, rewrites, failures;
     uint64_t retries, reconnects; /* a shared store's */
+    uint64_t swept;               /* sessions whose time to live was over; likewise */
+    bool more_to_sweep;           /* than the last sweep took */
     bool read_only;               /* it refuses writes, or is not there; why is in the log */
 };
 void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret);

@@ -33,6 +33,7 @@ static struct bench {
     uv_loop_t loop;
     struct sl_model *model;
     struct sl_tokenizer *tokenizer;
+    struct sl_tenants *tenants;
     size_t state_bytes, file_n;
     unsigned char *file; /* a snapshot */
     size_t n_waiting;
@@ -68,10 +69,14 @@ static void settle(void)
 
 static struct sl_sessions *open_sessions(struct sl_slab *slab, size_t n_places, const char *store)
 {
+    static const struct sl_quotas any;
+    if (!b.tenants)
+        b.tenants = sl_tenants_open(&any);
     struct sl_sessions_options opt = {.model = b.model,
                                       .tokenizer = b.tokenizer,
                                       .slab = slab,
                                       .loop = &b.loop,
+                                      .tenants = b.tenants,
                                       .n_places = n_places,
                                       .max_sessions = store ? 1000 : n_places,
                                       .store = store,

@@ -44,7 +44,7 @@ static char *scrape(void)
 {
     char *text;
     size_t n;
-    assert_int_equal(sl_metrics_write(&m, &r, &text, &n, NULL), SL_OK);
+    assert_int_equal(sl_metrics_write(&m, &r, NULL, NULL, &text, &n, NULL), SL_OK);
     assert_int_equal(strlen(text), n);
     return text;
 }
