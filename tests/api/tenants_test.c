@@ -1,4 +1,5 @@
-/* tenants_test.c: sessions of several tenants beside each other, and sessions without room. */
+/* tenants_test.c: sessions of several tenants beside each other, and sessions without room. No
+ * answer tells a tenant whether a session that it does not have is another's or nobody's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,9 +12,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/support/api.h"
+#include "tests/support/node.h"
+#include "tests/support/redis.h"
 
 static struct api keyed, small;
+static struct node node;
+static struct redis redis;
 
 static const char *path_of(const char *id, const char *rest)
 {
@@ -46,9 +50,8 @@ static void until_gone(struct client *c, const char *id)
 
 static char keys_path[64];
 
-static int start_keyed(void **state)
+static void write_keys(const char *more)
 {
-    (void)state;
     snprintf(keys_path, sizeof keys_path, "/tmp/slate-keys-XXXXXX");
     int fd = mkstemp(keys_path);
     assert_true(fd >= 0);
@@ -58,7 +61,14 @@ static int start_keyed(void **state)
                                "key-of-tenant-b b user\n"
                                "key-for-figures ops metrics,admin\n";
     assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    assert_int_equal(write(fd, more, strlen(more)), strlen(more));
     close(fd);
+}
+
+static int start_keyed(void **state)
+{
+    (void)state;
+    write_keys("");
     api_start(&keyed, (const char *const[]){"--api-keys", keys_path, NULL});
     return 0;
 }
@@ -121,6 +131,212 @@ static void test_tenants(void **state)
     reply_free(expect(get(c, "/readyz"), 200));
 }
 
+/* --- another's, or nobody's --------------------------------------------------------------------*/
+
+/* Two names of one length: the first is tenant a's, the second nobody's. */
+#define THEIRS "theirs-1"
+#define NOBODYS "nobodys1"
+
+/* What a reply says, without what differs between any two: ids, the time. To be freed. */
+static char *said(const struct reply *r, const char *id)
+{
+    size_t n = 0;
+    char *text = NULL;
+    FILE *f = open_memstream(&text, &n);
+    assert_non_null(f);
+    fprintf(f, "%ld\n", r->status);
+    for (const char *p = r->headers, *end; (end = strstr(p, "\r\n")) && end > p; p = end + 2)
+        if (strncmp(p, "X-Request-Id:", 13) != 0 && strncmp(p, "Date:", 5) != 0)
+            fprintf(f, "%.*s\n", (int)(end - p), p);
+    fwrite(r->body, 1, r->n_body, f);
+    assert_int_equal(fclose(f), 0);
+    for (char *p; (p = strstr(text, id));)
+        memcpy(p, "--------", strlen(id));
+    return text;
+}
+
+struct ask {
+    const char *method, *path, *extra, *body; /* % in path, extra and body is the id */
+    bool makes;                               /* then only the status says something */
+};
+
+/* The text with the id for each %. */
+static const char *filled(char dst[300], const char *text, const char *id)
+{
+    size_t n = 0;
+    for (const char *p = text ? text : ""; *p; p++) {
+        size_t k = *p == '%' ? strlen(id) : 1;
+        assert_true(n + k < 300);
+        memcpy(dst + n, *p == '%' ? id : p, k);
+        n += k;
+    }
+    dst[n] = '\0';
+    return text ? dst : NULL;
+}
+
+static struct reply *ask(struct client *c, const struct ask *q, const char *id)
+{
+    char path[300], extra[300], body[300];
+    filled(path, q->path, id);
+    const char *text = filled(body, q->body ? quoted(q->body) : NULL, id);
+    return request(c, q->method, path, filled(extra, q->extra, id), text, text ? strlen(text) : 0);
+}
+
+static void cannot_tell(struct client *c, const char *when)
+{
+    static const struct ask asks[] = {
+        {"GET", "/v1/sessions/%", NULL, NULL, false},
+        {"HEAD", "/v1/sessions/%", NULL, NULL, false},
+        {"PATCH", "/v1/sessions/%", NULL, "{'ttl_s':1}", false},
+        {"PATCH", "/v1/sessions/%", "If-Match: *", "{'ttl_s':1}", false},
+        {"DELETE", "/v1/sessions/%", NULL, NULL, false},
+        {"DELETE", "/v1/sessions/%", "If-Match: *", NULL, false},
+        {"POST", "/v1/sessions/%/fork", NULL, "{}", false},
+        {"POST", "/v1/sessions/%/fork", NULL, "{'id':'%'}", false},
+        {"POST", "/v1/sessions/%/pause", NULL, "{}", false},
+        {"POST", "/v1/sessions/%/resume", NULL, "{}", false},
+        {"POST", "/v1/sessions/%/cancel", NULL, "{}", false},
+        {"POST", "/v1/sessions/%/rewind", NULL, "{'turns':1}", false},
+        {"POST", "/v1/sessions/%/checkpoints", NULL, "{'name':'x'}", false},
+        {"GET", "/v1/sessions/%/checkpoints", NULL, NULL, false},
+        {"DELETE", "/v1/sessions/%/checkpoints/x", NULL, NULL, false},
+        {"POST", "/v1/sessions/%/rebuild", NULL, "{}", false},
+        {"GET", "/v1/sessions/%/snapshot", NULL, NULL, false},
+        {"GET", "/v1/sessions/%/snapshot?dtype=int8", NULL, NULL, false},
+        {"PUT", "/v1/sessions/%/snapshot", "If-Match: *\nContent-Type: application/octet-stream",
+         "nothing", false},
+        {"PUT", "/v1/sessions/%/snapshot", "Content-Type: application/octet-stream", "nothing",
+         false},
+        {"GET", "/v1/sessions/%/memory", NULL, NULL, false},
+        {"POST", "/v1/generate", NULL, "{'session':'%','prompt':'a'}", false},
+        {"POST", "/v1/generate", NULL, "{'session':'%','prompt':'a','stream':true}", false},
+        {"POST", "/v1/generate", NULL, "{'session':'%','resume':true}", false},
+        {"POST", "/v1/generate", "X-Slate-Session: %", "{'prompt':'a'}", false},
+        {"POST", "/v1/generate", "If-Match: *", "{'session':'%','prompt':'a'}", false},
+        /* the key and the body that tenant a has an answer for */
+        {"POST", "/v1/generate", "Idempotency-Key: again",
+         "{'session':'%','prompt':'k','max_tokens':2}", false},
+        {"POST", "/v1/generate", "Idempotency-Key: again", "{'session':'%','prompt':'other'}",
+         false},
+        {"POST", "/v1/completions", NULL, "{'session':'%','prompt':'a'}", false},
+        {"POST", "/v1/chat/completions", NULL,
+         "{'session':'%','messages':[{'role':'user','content':'a'}]}", false},
+        {"POST", "/v1/sessions", NULL, "{'from':'%'}", false},
+        {"POST", "/v1/sessions", NULL, "{'from':'%','id':'%'}", false},
+        {"GET", "/v1/sessions?prefix=%", NULL, NULL, false},
+        {"GET", "/v1/sessions?after=%", NULL, NULL, false},
+        {"POST", "/v1/sessions", NULL, "{'id':'%'}", true},
+        {"POST", "/v1/sessions", NULL, "{'id':'%','prompt':'a'}", true},
+        {"POST", "/v1/sessions", "X-Slate-Session: %", "{}", true},
+    };
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
+        const struct ask *q = &asks[i];
+        struct reply *theirs = ask(c, q, THEIRS), *nobodys = ask(c, q, NOBODYS);
+        char *a = said(theirs, THEIRS), *b = said(nobodys, NOBODYS);
+        if (q->makes ? theirs->status != 201 || nobodys->status != 201 : strcmp(a, b) != 0)
+            fail_msg("%s: %s %s %s\n%s\n\n%s", when, q->method, q->path, q->body ? q->body : "", a,
+                     b);
+        free(a);
+        free(b);
+        reply_free(theirs);
+        reply_free(nobodys);
+        if (q->makes) {
+            reply_free(expect(del(c, path_of(THEIRS, "")), 200));
+            reply_free(expect(del(c, path_of(NOBODYS, "")), 200));
+        }
+    }
+}
+
+/* Without room for one more it is refused for that, whoever has the name. */
+static void cannot_tell_without_room(struct client *c)
+{
+    static const struct ask make = {"POST", "/v1/sessions", NULL, "{'id':'%'}", false};
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'only'}"), 201));
+    struct reply *theirs = ask(c, &make, THEIRS), *nobodys = ask(c, &make, NOBODYS);
+    char *a = said(theirs, THEIRS), *b = said(nobodys, NOBODYS);
+    assert_int_equal(theirs->status, 429);
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+    reply_free(theirs);
+    reply_free(nobodys);
+    reply_free(expect(del(c, path_of("only", "")), 200));
+}
+
+/* In everything that their session can be. */
+static void theirs_or_nobodys(const char *store)
+{
+    struct api t;
+    write_keys("quota b sessions=2\n");
+    api_start(&t, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
+                                        "--api-keys", keys_path, "--lease=3s", "--store-timeout=1s",
+                                        store, NULL});
+    struct client *a = t.client, *b = client_open(t.server->base);
+    client_header(a, KEY_A);
+    client_header(b, KEY_B);
+    cannot_tell(b, "before there is one");
+    reply_free(expect(post(a, "/v1/sessions", "{'id':'" THEIRS "'}"), 201));
+    cannot_tell(b, "an empty one");
+    static const char body[] = "{\"session\":\"" THEIRS "\",\"prompt\":\"k\",\"max_tokens\":2}";
+    reply_free(expect(
+        request(a, "POST", "/v1/generate", "Idempotency-Key: again", body, sizeof body - 1), 200));
+    cannot_tell(b, "one with an answer that is kept");
+    struct call *k = stream_start(a, "'session':'" THEIRS
+                                     "','prompt':'a','max_tokens':1000000,'ignore_eos':true");
+    stream_until(k, 1);
+    cannot_tell(b, "a busy one");
+    reply_free(expect(session_post(a, THEIRS, "/pause"), 200));
+    reply_free(expect(call_finish(k), 200));
+    cannot_tell(b, "one that is paused, and out of memory");
+    cannot_tell_without_room(b);
+    struct reply *r = expect(get(a, path_of(THEIRS, "")), 200); /* and it is as it was */
+    assert_int_equal(int_at(r->json, "version"), 2);
+    assert_int_equal(int_at(r->json, "ttl_s"), 0);
+    reply_free(r);
+    reply_free(expect(post(a, "/v1/generate", "{'session':'" THEIRS "','prompt':'a'}"), 200));
+    r = expect(get(a, "/v1/sessions"), 200);
+    assert_int_equal(len_at(r->json, "data"), 1);
+    reply_free(r);
+    reply_free(expect(del(a, path_of(THEIRS, "")), 200));
+    cannot_tell(b, "one that was deleted");
+    client_close(b);
+    api_stop(&t);
+    unlink(keys_path);
+}
+
+static void test_cannot_tell_memory(void **state)
+{
+    (void)state;
+    theirs_or_nobodys("--store=memory");
+}
+
+static void test_cannot_tell_dir(void **state)
+{
+    (void)state;
+    char store[400];
+    node_init(&node, "tell", (const char *const[]){NULL});
+    snprintf(store, sizeof store, "--store=dir:%s", node.dir);
+    theirs_or_nobodys(store);
+    node_done(&node);
+}
+
+static void test_cannot_tell_redis(void **state)
+{
+    (void)state;
+    char store[100];
+    redis_init(&redis, "tell", NULL);
+    snprintf(store, sizeof store, "--store=%s", redis.spec);
+    theirs_or_nobodys(store);
+}
+
+static int stop_redis(void **state)
+{
+    (void)state;
+    if (redis.pid)
+        redis_done(&redis);
+    return 0;
+}
+
 /* --- room --------------------------------------------------------------------------------------*/
 
 static int start_small(void **state)
@@ -178,6 +394,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_tenants, start_keyed, stop_keyed),
+        cmocka_unit_test(test_cannot_tell_memory),
+        cmocka_unit_test(test_cannot_tell_dir),
+        cmocka_unit_test_teardown(test_cannot_tell_redis, stop_redis),
         cmocka_unit_test_setup_teardown(test_full, start_small, stop_small),
     };
     return cmocka_run_group_tests_name("tenants", tests, NULL, NULL);

@@ -1,0 +1,457 @@
+/* many_test.c: as many sessions as a store may hold. A server over a store of N sessions and one
+ * over a store of a few: a page of the list (at its begin, in its middle, at its end) and a session
+ * by its name must cost the same, the memory of each stored session is bounded, lists need none,
+ * and while the log of all of them is rewritten no commit waits for it.
+ *
+ * The stores are made by the store itself, or, in Redis, by a script.
+ *
+ * Times are the shortest of many: what a machine with other work adds is no part of them; how long
+ * the loop stands still is measured in processor time of its thread, for the same reason.
+ *
+ * `many_test 1000000` (make soak) does it with so many, and prints the figures. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/base/mem.h"
+#include "server/store/dir.h"
+#include "tests/support/node.h"
+#include "tests/support/redis.h"
+
+enum { AHEAD = 512, PAGE = 100, SAMPLES = 40, FEW_SHARE = 20 };
+
+static size_t n_many = 20000;
+static struct node node;
+static struct redis redis;
+static struct api api;
+
+static double now_of(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The sanitizers keep what was freed, and make some things slower than others. */
+static bool figures_count(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return false;
+#else
+    return true;
+#endif
+}
+
+/* Ids in no order, so that neither hash nor list is filled from its end. */
+static void name(char dst[40], size_t i)
+{
+    snprintf(dst, 40, "%08llx-%zu", (unsigned long long)(i * 2654435761u % 4294967291u), i);
+}
+
+/* --- a store made by the store -----------------------------------------------------------------*/
+
+static int no_sync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+static struct filling {
+    uv_loop_t loop;
+    struct sl_store *st;
+    size_t next, n, n_waiting;
+    double longest; /* that the loop stood still, s of processor time */
+} f;
+
+static void on_put(void *arg, enum sl_code code, const struct sl_error *err);
+
+static void put_more(void)
+{
+    while (f.next < f.n && f.n_waiting < AHEAD) {
+        char id[40];
+        name(id, f.next);
+        struct sl_store_head h = {.key = {.tenant = "default", .id = id, .incarnation = {7}},
+                                  .created_at = 1,
+                                  .used_at = 1,
+                                  .metadata = {"{\"a\":1}", f.next % 8 ? 0 : 7}};
+        f.next++;
+        f.n_waiting++;
+        sl_store_put_head(f.st, &h, on_put, NULL);
+    }
+}
+
+static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    (void)arg;
+    if (code)
+        fail_msg("%s", err->message);
+    f.n_waiting--;
+    put_more();
+}
+
+static void turn_loop(void)
+{
+    double begin = now_of(CLOCK_THREAD_CPUTIME_ID);
+    uv_run(&f.loop, UV_RUN_ONCE);
+    double took = now_of(CLOCK_THREAD_CPUTIME_ID) - begin;
+    f.longest = took > f.longest ? took : f.longest;
+}
+
+static void open_folder(const char *dir, uint64_t rewrite_bytes)
+{
+    static struct sl_store_io io;
+    struct sl_error err;
+    struct sl_store_options opt = {.loop = &f.loop, .log_rewrite_bytes = rewrite_bytes};
+    io = sl_store_io_system;
+    io.fdatasync = no_sync;
+    io.fsync = no_sync;
+    f = (struct filling){.n = 0};
+    assert_int_equal(uv_loop_init(&f.loop), 0);
+    if (sl_dir_open(&f.st, dir, &opt, &io, NULL, NULL, &err))
+        fail_msg("%s", err.message);
+}
+
+static void close_folder(void)
+{
+    sl_store_close(f.st, NULL, NULL);
+    uv_run(&f.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&f.loop), 0);
+}
+
+static void fill_folder(const char *dir, size_t n)
+{
+    open_folder(dir, 0);
+    f.n = n;
+    put_more();
+    while (f.n_waiting)
+        turn_loop();
+    close_folder();
+}
+
+/* --- what it costs -----------------------------------------------------------------------------*/
+
+struct cost {
+    double ready_s, begin_ms, middle_ms, end_ms, find_ms, create_ms;
+    double resident, resident_after; /* bytes */
+};
+
+static double resident(void)
+{
+    char path[64], line[256];
+    size_t kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", (int)api.server->pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "VmRSS: %zu kB", &kib) == 1)
+            break;
+    fclose(file);
+    assert_true(kib > 0);
+    return (double)kib * 1024;
+}
+
+/* The shortest time of a page behind `after`, whose first id must be `first` (NULL: any). */
+static double page_ms(const char *after, const char *first, size_t n)
+{
+    char path[200];
+    double best = 1e9;
+    snprintf(path, sizeof path, "/v1/sessions?limit=%d&after=%s", PAGE, after);
+    for (int i = 0; i < SAMPLES; i++) {
+        double begin = now_of(CLOCK_MONOTONIC);
+        struct reply *r = expect(get(api.client, path), 200);
+        double ms = 1e3 * (now_of(CLOCK_MONOTONIC) - begin);
+        best = ms < best ? ms : best;
+        assert_int_equal(len_at(r->json, "data"), n);
+        if (first)
+            assert_string_equal(str_at(r->json, "data.0.id"), first);
+        reply_free(r);
+    }
+    return best;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static void measure(size_t n, struct cost *ret)
+{
+    char(*ids)[40] = sl_calloc(n, sizeof *ids);
+    assert_non_null(ids);
+    for (size_t i = 0; i < n; i++)
+        name(ids[i], i);
+    qsort(ids, n, sizeof *ids, by_text);
+    client_unrecorded(api.client);
+    ret->resident = resident();
+    ret->begin_ms = page_ms("", ids[0], PAGE);
+    ret->middle_ms = page_ms(ids[n / 2], ids[n / 2 + 1], PAGE);
+    ret->end_ms = page_ms(ids[n - 1 - PAGE], ids[n - PAGE], PAGE);
+    ret->find_ms = ret->create_ms = 1e9;
+    for (size_t i = 0; i < SAMPLES; i++) {
+        char path[80];
+        snprintf(path, sizeof path, "/v1/sessions/%s", ids[i * (n / SAMPLES)]);
+        double begin = now_of(CLOCK_MONOTONIC);
+        reply_free(expect(get(api.client, path), 200));
+        double ms = 1e3 * (now_of(CLOCK_MONOTONIC) - begin);
+        ret->find_ms = ms < ret->find_ms ? ms : ret->find_ms;
+        expect_error(get(api.client, "/v1/sessions/nobody"), 404, "session_not_found", "session");
+        snprintf(path, sizeof path, "%.8s-new", ids[i * (n / SAMPLES)]);
+        begin = now_of(CLOCK_MONOTONIC);
+        reply_free(expect(post(api.client, "/v1/sessions", "{'id':'%s'}", path), 201));
+        ms = 1e3 * (now_of(CLOCK_MONOTONIC) - begin);
+        ret->create_ms = ms < ret->create_ms ? ms : ret->create_ms;
+        reply_free(expect(del(api.client, session_path(path, "")), 200));
+    }
+    /* Pages one after another, as a client goes through all of them. */
+    char after[64] = "";
+    for (size_t i = 0; i < 4 * SAMPLES; i++) {
+        char path[200];
+        snprintf(path, sizeof path, "/v1/sessions?limit=1000&after=%s", after);
+        struct reply *r = expect(get(api.client, path), 200);
+        bool more = bool_at(r->json, "has_more");
+        snprintf(after, sizeof after, "%s", more ? str_at(r->json, "last_id") : "");
+        reply_free(r);
+    }
+    ret->resident_after = resident();
+    sl_free(ids);
+}
+
+static void tell(const char *what, size_t n, const struct cost *c)
+{
+    print_message(
+        "%s, %7zu sessions: ready after %.2f s, %.0f MiB resident; page of %d: %.2f ms at "
+        "the begin, %.2f in the middle, %.2f at the end; one found: %.2f ms; one made: "
+        "%.2f ms\n",
+        what, n, c->ready_s, c->resident / 1048576, PAGE, c->begin_ms, c->middle_ms, c->end_ms,
+        c->find_ms, c->create_ms);
+}
+
+/* The same, within what a processor's caches make of it. */
+static void same(double many_ms, double few_ms, const char *what)
+{
+    if (figures_count() && many_ms > 2 * few_ms + 0.2)
+        fail_msg("%s takes %.2f ms of many sessions and %.2f of few", what, many_ms, few_ms);
+}
+
+static void compare(const struct cost *many, const struct cost *few)
+{
+    same(many->begin_ms, few->begin_ms, "the first page");
+    same(many->middle_ms, few->middle_ms, "a page in the middle");
+    same(many->end_ms, few->end_ms, "the last page");
+    same(many->find_ms, few->find_ms, "to find a session");
+    same(many->create_ms, few->create_ms, "to make a session");
+}
+
+/* --- dir: --------------------------------------------------------------------------------------*/
+
+static void cost_of_dir(size_t n, struct cost *ret)
+{
+    char places[64];
+    snprintf(places, sizeof places, "--max-sessions=%zu", 2 * n);
+    node_init(&node, "many",
+              (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(), places,
+                                    "--durability=drain", NULL});
+    fill_folder(node.dir, n);
+    double begin = now_of(CLOCK_MONOTONIC);
+    node_start(&node);
+    ret->ready_s = now_of(CLOCK_MONOTONIC) - begin;
+    api = node.a;
+    assert_true(metric(api.client, "slate_sessions") == (double)n);
+    measure(n, ret);
+    tell("dir:", n, ret);
+    node_done(&node);
+}
+
+static void test_dir(void **state)
+{
+    (void)state;
+    enum { EACH_MAX = 1100, LISTS_MAX = 8 << 20 };
+    size_t n_few = n_many / FEW_SHARE;
+    struct cost many = {0}, few = {0};
+    cost_of_dir(n_few, &few);
+    cost_of_dir(n_many, &many);
+    compare(&many, &few);
+    double each = (many.resident - few.resident) / (double)(n_many - n_few);
+    print_message("dir: %.0f bytes of memory for each stored session; lists left %.1f MiB\n", each,
+                  (many.resident_after - many.resident) / 1048576);
+    if (figures_count())
+        assert_true(each < EACH_MAX && many.resident_after - many.resident < LISTS_MAX);
+}
+
+/* --- its log, rewritten ------------------------------------------------------------------------*/
+
+static size_t turns_done;
+static uint64_t version;
+
+static void on_turn(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    (void)arg;
+    if (code)
+        fail_msg("%s", err->message);
+    f.n_waiting--;
+    turns_done++;
+}
+
+static void append_turn(size_t i, uint64_t v)
+{
+    char id[40];
+    name(id, i);
+    static const uint32_t tokens[64];
+    struct sl_store_key k = {.tenant = "default", .id = id, .incarnation = {7}};
+    struct sl_store_turn t = {
+        .version = v, .tokens = tokens, .n_tokens = 64, .continuation = {"{}", 2}};
+    f.n_waiting++;
+    sl_store_append_turn(f.st, &k, &t, on_turn, NULL);
+}
+
+/* One commit after another, and a session that is made and deleted so that the log has something to
+ * lose, until it was rewritten. */
+static double stall_of(size_t n)
+{
+    struct sl_store_stats st = {0};
+    char dir[600];
+    node_init(&node, "rewrite", (const char *const[]){NULL});
+    snprintf(dir, sizeof dir, "%s", node.dir);
+    fill_folder(dir, n);
+    open_folder(dir, 1 << 20);
+    version = 0;
+    turns_done = 0;
+    f.longest = 0;
+    char *text = sl_malloc(1 << 16);
+    assert_non_null(text);
+    memset(text, 'x', 1 << 16);
+    while (st.rewrites < 2) {
+        append_turn(0, ++version);
+        char id[40];
+        snprintf(id, sizeof id, "brief-%llu", (unsigned long long)version);
+        struct sl_store_head h = {.key = {.tenant = "default", .id = id, .incarnation = {9}},
+                                  .metadata = {text, 1 << 16}};
+        f.n_waiting += 2;
+        sl_store_put_head(f.st, &h, on_turn, NULL);
+        sl_store_remove(f.st, &h.key, on_turn, NULL);
+        while (f.n_waiting)
+            turn_loop();
+        sl_store_stats(f.st, &st);
+    }
+    sl_free(text);
+    double longest = f.longest;
+    assert_int_equal(st.sessions, n);
+    close_folder();
+    node_done(&node);
+    print_message("dir:, %7zu sessions: while its log was rewritten twice beside %zu commits, the "
+                  "loop stood still for %.1f ms at the longest\n",
+                  n, turns_done, 1e3 * longest);
+    return longest;
+}
+
+static void test_rewrite(void **state)
+{
+    (void)state;
+    double few = stall_of(n_many / FEW_SHARE), many = stall_of(n_many);
+    if (figures_count() && many > 2 * few + 0.010)
+        fail_msg("the loop stands still for %.1f ms", 1e3 * many);
+}
+
+/* --- redis: ------------------------------------------------------------------------------------*/
+
+/* As redis_lua.c makes a session that has read nothing. */
+static void fill_redis(size_t n)
+{
+    static const char script[] =
+        "for i=tonumber(ARGV[1]),tonumber(ARGV[2]) do "
+        " local id=string.format('%08x-%d',i*2654435761%4294967291,i) "
+        " redis.call('HSET','slate1:{default/'..id..'}','inc',string.rep('07',16),"
+        "  'ver',string.rep('0',20),'tok','0','cre','1','use','1','ttl','0','meta','',"
+        "  'sv',string.rep('0',20),'rt','0','fen','0','by','1') "
+        " redis.call('ZADD','slate1:all','+inf','default/'..id) "
+        " redis.call('ZADD','slate1:ids:default',0,id) "
+        "end";
+    enum { AT_ONCE = 5000 };
+    for (size_t i = 0; i < n; i += AT_ONCE) {
+        char from[24], to[24];
+        snprintf(from, sizeof from, "%zu", i);
+        snprintf(to, sizeof to, "%zu", i + AT_ONCE < n ? i + AT_ONCE - 1 : n - 1);
+        redisReply *r = redis_ask(&redis, "EVAL %s 0 %s %s", script, from, to);
+        assert_int_not_equal(r->type, REDIS_REPLY_ERROR);
+        freeReplyObject(r);
+    }
+}
+
+static double redis_memory(void)
+{
+    redisReply *r = redis_ask(&redis, "INFO memory");
+    const char *p = strstr(r->str, "used_memory:");
+    assert_non_null(p);
+    double v = strtod(p + strlen("used_memory:"), NULL);
+    freeReplyObject(r);
+    return v;
+}
+
+static double cost_of_redis(size_t n, struct cost *ret)
+{
+    char store[100], most[64];
+    redis_init(&redis, "many", NULL);
+    snprintf(store, sizeof store, "--store=%s", redis.spec);
+    snprintf(most, sizeof most, "--max-sessions=%zu", 2 * n);
+    double before = redis_memory();
+    fill_redis(n);
+    double each = (redis_memory() - before) / (double)n;
+    double begin = now_of(CLOCK_MONOTONIC);
+    api_start(&api, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
+                                          most, store, NULL});
+    ret->ready_s = now_of(CLOCK_MONOTONIC) - begin;
+    measure(n, ret);
+    tell("redis:", n, ret);
+    api_stop(&api);
+    redis_done(&redis);
+    return each;
+}
+
+static void test_redis(void **state)
+{
+    (void)state;
+    struct cost many = {0}, few = {0};
+    cost_of_redis(n_many / FEW_SHARE, &few);
+    double each = cost_of_redis(n_many, &many);
+    compare(&many, &few);
+    print_message("redis: %.0f bytes of Redis' memory for each session; a server holds %.1f MiB "
+                  "more for many of them\n",
+                  each, (many.resident - few.resident) / 1048576);
+    if (figures_count()) /* it holds none that it was not asked for */
+        assert_true(many.resident - few.resident < 16 << 20 &&
+                    many.resident_after - many.resident < 8 << 20);
+}
+
+static int after(void **state)
+{
+    (void)state;
+    if (node.a.server)
+        node_abandon(&node);
+    else if (api.server && redis.pid)
+        api_stop(&api);
+    if (redis.pid)
+        redis_done(&redis);
+    api = (struct api){0};
+    redis = (struct redis){0};
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_dir, after),
+        cmocka_unit_test_teardown(test_rewrite, after),
+        cmocka_unit_test_teardown(test_redis, after),
+    };
+    if (argc > 1)
+        n_many = strtoul(argv[1], NULL, 10);
+    return cmocka_run_group_tests_name("many", tests, NULL, NULL);
+}
