@@ -251,7 +251,8 @@ static void cannot_tell(struct client *c, const char *when)
 static void cannot_tell_without_room(struct client *c)
 {
     static const struct ask make = {"POST", "/v1/sessions", NULL, "{'id':'%'}", false};
-    reply_free(expect(post(c, "/v1/sessions", "{'id':'only'}"), 201));
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'one'}"), 201));
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'two'}"), 201));
     struct reply *theirs = ask(c, &make, THEIRS), *nobodys = ask(c, &make, NOBODYS);
     char *a = said(theirs, THEIRS), *b = said(nobodys, NOBODYS);
     assert_int_equal(theirs->status, 429);
@@ -260,7 +261,8 @@ static void cannot_tell_without_room(struct client *c)
     free(b);
     reply_free(theirs);
     reply_free(nobodys);
-    reply_free(expect(del(c, path_of("only", "")), 200));
+    reply_free(expect(del(c, path_of("one", "")), 200));
+    reply_free(expect(del(c, path_of("two", "")), 200));
 }
 
 /* In everything that their session can be. */
@@ -281,8 +283,9 @@ static void theirs_or_nobodys(const char *store)
     reply_free(expect(
         request(a, "POST", "/v1/generate", "Idempotency-Key: again", body, sizeof body - 1), 200));
     cannot_tell(b, "one with an answer that is kept");
-    struct call *k = stream_start(a, "'session':'" THEIRS
-                                     "','prompt':'a','max_tokens':1000000,'ignore_eos':true");
+    struct call *k = stream_start(
+        a, "'session':'" THEIRS
+           "','prompt':'a','max_tokens':1000000,'ignore_eos':true,'return_tokens':true");
     stream_until(k, 1);
     cannot_tell(b, "a busy one");
     reply_free(expect(session_post(a, THEIRS, "/pause"), 200));
