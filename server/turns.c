@@ -119,7 +119,6 @@ static void over(struct sl_run *r)
     }
 }
 
-/* It ends without the engine: `done` comes from the loop's next turn. */
 static void end_later(struct sl_run *r)
 {
     struct sl_turns *ts = r->ts;
