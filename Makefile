@@ -132,14 +132,15 @@ bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits mea
 
 SOAK := $(B)/tests/fault/durable_test $(B)/tests/fault/calls_test $(B)/tests/api/paging_test \
         $(B)/tests/api/sequences_test $(B)/tests/api/many_test $(B)/tests/api/cycling_test \
-        $(B)/tests/cluster/fleet_load_test
-soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call failing, 100,000 sessions in 64 places, stores of a million
+        $(B)/tests/api/hostile_test $(B)/tests/cluster/fleet_load_test
+soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call failing, 100,000 sessions in 64 places, stores of a million, 10,000 idle connections
 	SLATE_BUILD=$(B) $(B)/tests/fault/calls_test 1
 	SLATE_BUILD=$(B) $(B)/tests/fault/durable_test 1000
 	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000
 	SLATE_BUILD=$(B) $(B)/tests/api/sequences_test 120
 	SLATE_BUILD=$(B) $(B)/tests/api/many_test 1000000
 	SLATE_BUILD=$(B) $(B)/tests/api/cycling_test 100000 600
+	SLATE_BUILD=$(B) $(B)/tests/api/hostile_test 10000
 	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_load_test 200
 
 soak-hour: all $(B)/tests/api/soak_test ## mixed traffic for an hour (SLATE_SOAK_SECONDS): memory, time, places

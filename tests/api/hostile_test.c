@@ -32,6 +32,7 @@
 #include "tests/support/foes.h"
 #include "tests/support/honest.h"
 #include "tests/support/server.h"
+#include "tests/support/smuggled.h"
 #include "tests/support/tree.h"
 
 #define HOST "Host: localhost\r\n"
@@ -361,12 +362,14 @@ static char *repeated(const char *text, size_t n)
     return all;
 }
 
-static void make_session(const struct server *s)
+static void make_session(const struct server *s, const char *id)
 {
-    raw_expect_ask(s,
-                   "POST /v1/sessions HTTP/1.1\r\n" HOST JSON
-                   "Content-Length: 17\r\n\r\n{\"id\":\"honest-0\"}",
-                   201, "honest-0");
+    char text[256];
+    snprintf(text, sizeof text,
+             "POST /v1/sessions HTTP/1.1\r\n" HOST JSON
+             "Content-Length: %zu\r\n\r\n{\"id\":\"%s\"}",
+             strlen(id) + 9, id);
+    raw_expect_ask(s, text, 201, id);
 }
 
 /* They ask for large answers, a hundred each, and read a byte now and then. What is kept for them
@@ -398,7 +401,7 @@ static void test_slow_readers(void **state)
     server_stop(s);
     s = start(ARGS("--write-high", "1GiB", "--read-ahead", "16MiB", "--write-timeout", "1h",
                    "--write-rate", "0"));
-    make_session(s);
+    make_session(s, "honest-0");
     before = resident(s);
     f = foes_start(&plan, s->port);
     end = now_ms() + WAIT_MS;
@@ -498,56 +501,13 @@ static void test_pipelines(void **state)
 
 /* --- bytes that two could read in two ways ---------------------------------------------------- */
 
-/* Each hides a request that would delete a session, behind a first one whose end is in doubt. */
-#define HIDDEN "DELETE /v1/sessions/honest-0 HTTP/1.1\r\n" HOST "\r\n"
-#define POST_HEAD "POST /v1/tokenize HTTP/1.1\r\n" HOST JSON
-#define CHUNKED "Transfer-Encoding: chunked\r\n"
-
-static const char *const smuggled[] = {
-    POST_HEAD "Content-Length: 13\r\n" CHUNKED "\r\n0\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "Content-Length: 4\r\n\r\n5c\r\n" HIDDEN "0\r\n\r\n",
-    POST_HEAD "Content-Length: 0\r\nContent-Length: 70\r\n\r\n" HIDDEN,
-    POST_HEAD "Content-Length: 0, 70\r\n\r\n" HIDDEN,
-    POST_HEAD "Content-Length: +0\r\n\r\n" HIDDEN,
-    POST_HEAD "Content-Length: 0x0\r\n\r\n" HIDDEN,
-    POST_HEAD "Content-Length : 0\r\n\r\n" HIDDEN,
-    POST_HEAD "Content-Length: 18446744073709551616\r\n\r\n" HIDDEN,
-    POST_HEAD "Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" HIDDEN,
-    POST_HEAD "Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" HIDDEN,
-    POST_HEAD "Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" HIDDEN,
-    POST_HEAD "Transfer-Encoding: identity\r\n" CHUNKED "\r\n0\r\n\r\n" HIDDEN,
-    POST_HEAD "Transfer-Encoding: \x0b"
-              "chunked\r\n\r\n0\r\n\r\n" HIDDEN,
-    POST_HEAD "Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n" HIDDEN, /* obs-fold */
-    POST_HEAD "X: a\r\n b\r\nContent-Length: 0\r\n\r\n" HIDDEN,
-    POST_HEAD "X: a\r\n\tContent-Length: 70\r\n\r\n" HIDDEN,
-    POST_HEAD "X: a\nContent-Length: 0\r\n\r\n" HIDDEN, /* bare LF */
-    POST_HEAD "X: a\rContent-Length: 0\r\n\r\n" HIDDEN, /* bare CR */
-    POST_HEAD CHUNKED "\n0\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n0x0\r\n\r\n" HIDDEN, /* odd sizes of chunks */
-    POST_HEAD CHUNKED "\r\n-1\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n+0\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n 0\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n\r\n0\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n10000000000000000\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n0\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n2\r\n{}0\r\n\r\n" HIDDEN, /* no line end behind the data */
-    POST_HEAD CHUNKED "\r\n2\r\n{}\n0\r\n\r\n" HIDDEN,
-    POST_HEAD CHUNKED "\r\n1\r\n{}\r\n0\r\n\r\n" HIDDEN,
-    "GET /livez HTTP/1.0\r\n" HOST CHUNKED "\r\n0\r\n\r\n" HIDDEN,
-    "GET /livez HTTP/1.1\r\n" HOST "Host: other\r\n\r\n" HIDDEN,
-    "GET /livez HTTP/1.1 \r\n" HOST "\r\n" HIDDEN,
-    "GET  /livez HTTP/1.1\r\n" HOST "\r\n" HIDDEN,
-    "GET /livez HTTP/1.1\r\n" HOST "X y: z\r\n\r\n" HIDDEN,
-};
-
 static void test_smuggling(void **state)
 {
     (void)state;
-    struct foe_text texts[N(smuggled)];
+    struct foe_text texts[N_SMUGGLED];
     struct server *s = start(ARGS(NULL));
-    make_session(s);
-    for (size_t i = 0; i < N(smuggled); i++) {
+    make_session(s, "smuggled");
+    for (size_t i = 0; i < N_SMUGGLED; i++) {
         struct raw *r = raw_open(s);
         texts[i] = (struct foe_text){smuggled[i], strlen(smuggled[i])};
         raw_puts(r, smuggled[i]);
@@ -558,12 +518,12 @@ static void test_smuggling(void **state)
         (void)raw_wait_closed(r); /* and nothing else */
         raw_close(r);
     }
-    raw_expect_ask(s, GET("/v1/sessions/honest-0"), 200, "honest-0");
-    raw_expect_ask(s, HIDDEN, 200, "honest-0"); /* it would have worked */
+    raw_expect_ask(s, GET("/v1/sessions/smuggled"), 200, "smuggled");
+    raw_expect_ask(s, SMUGGLED_REQUEST, 200, "smuggled"); /* it would have worked */
     const struct foe_plan plan = {
         .n = 8, .texts = texts, .n_texts = N(texts), .at_once = 4096, .life_ms = 100};
     attack("smuggling forms", s, &plan);
-    raw_expect_ask(s, GET("/v1/sessions/honest-0"), 200, "honest-0");
+    raw_expect_ask(s, GET("/v1/sessions/smuggled"), 200, "smuggled");
     server_stop(s);
 }
 

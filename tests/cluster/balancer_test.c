@@ -11,15 +11,18 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "engine/base/mem.h"
 #include "tests/support/api.h"
 #include "tests/support/cluster.h"
 #include "tests/support/server.h"
+#include "tests/support/smuggled.h"
 
 enum { N_SESSIONS = 200, BATCH = 20, N_REMEMBER = 4, NOTICED_MS = 1500 };
 
@@ -501,6 +504,72 @@ static void a_node_killed_and_back_loses_nothing(void **unused)
     all_are_back(node);
 }
 
+/* --- requests within requests ------------------------------------------------------------------*/
+
+/* Deletions of a session that the nodes were asked for. */
+static double deletions(void)
+{
+    double n = 0;
+    for (unsigned i = 0; i < CLUSTER_NODES; i++) {
+        struct reply *r = get(cl.direct[i], "/metrics");
+        for (const char *at = r->body; (at = strstr(at, "\nslate_http_requests_total{")); at++) {
+            const char *end = strchr(at + 1, '\n'), *space = end;
+            while (space && space[-1] != ' ')
+                space--;
+            const char *is_one = strstr(at, "method=\"DELETE\",route=\"/v1/sessions/{id}\"");
+            if (end && is_one && is_one < end)
+                n += strtod(space, NULL);
+        }
+        reply_free(r);
+    }
+    return n;
+}
+
+/* What the client is answered until the balancer closes, or is silent for a while: responses. */
+static unsigned responses(struct raw *r)
+{
+    char got[65536];
+    size_t n = 0;
+    unsigned count = 0;
+    struct pollfd p = {.fd = r->fd, .events = POLLIN};
+    while (n < sizeof got - 1 && poll(&p, 1, NOTICED_MS / 5) > 0) {
+        ssize_t k = recv(r->fd, got + n, sizeof got - 1 - n, 0);
+        if (k <= 0)
+            break;
+        n += (size_t)k;
+    }
+    got[n] = '\0';
+    for (const char *at = got; (at = strstr(at, "HTTP/1.1 ")); at++)
+        count++;
+    return count;
+}
+
+/* The balancer may mend what a client sends, and may see two requests; then so does its client, who
+ * gets two answers. One that the balancer took for a part of another is none to a node, either. */
+static void what_is_hidden_in_a_request_stays_there(void **unused)
+{
+    (void)unused;
+    struct server balancer = {0};
+    assert_int_equal(sscanf(balancer_base(cl.balancer), "http://127.0.0.1:%u", &balancer.port), 1);
+    struct raw *open = raw_open(&balancer); /* not hidden: a node is asked, and counts it */
+    double none = deletions();
+    raw_puts(open, SMUGGLED_REQUEST);
+    assert_int_equal(responses(open), 1);
+    raw_close(open);
+    assert_true(deletions() > none);
+    for (size_t i = 0; i < N_SMUGGLED; i++) {
+        double before = deletions();
+        struct raw *r = raw_open(&balancer);
+        raw_puts(r, smuggled[i]);
+        unsigned n = responses(r);
+        raw_close(r);
+        double more = deletions() - before;
+        if (more > 0 && n < 1 + more)
+            fail_msg("%.0f requests were hidden in a client's, which got %u answers:\n%s", more, n,
+                     smuggled[i]);
+    }
+}
+
 int main(void)
 {
     char record[512];
@@ -516,6 +585,7 @@ int main(void)
         cmocka_unit_test(streams_are_not_held_back),
         cmocka_unit_test(small_pieces_are_not_held_back),
         cmocka_unit_test(a_client_that_goes_ends_its_turn),
+        cmocka_unit_test(what_is_hidden_in_a_request_stays_there),
         cmocka_unit_test(a_node_drained_and_back_loses_nothing),
         cmocka_unit_test(a_node_killed_and_back_loses_nothing),
     };
