@@ -159,12 +159,44 @@ static void only_figures_are_asked_for_that_there_are(void **state)
     json_decref(board);
 }
 
+/* The number behind a text that a file has once. */
+static long number_after(const char *path, const char *before)
+{
+    const char *p = strstr(read_file(path), before);
+    if (!p)
+        fail_msg("%s has no '%s'", path, before);
+    p += strlen(before);
+    if (!isdigit((unsigned char)*p))
+        fail_msg("%s: no number after '%s'", path, before);
+    return strtol(p, NULL, 10);
+}
+
+/* What is given to a server to end is more than it may take: the delay, the limit of the drain, 5 s
+ * until what still runs is cut, 2 s for last bytes and 1 s for last requests (server.h). */
+static void the_time_to_end_is_enough(void **state)
+{
+    enum { AFTER_S = 5 + 2 + 1, DRAIN_S = 30 /* --drain-timeout's default */ };
+    static const char k8s[] = "deploy/kubernetes.yaml", compose[] = "deploy/compose.yaml";
+    (void)state;
+    assert_true(number_after(k8s, "terminationGracePeriodSeconds: ") >
+                number_after(k8s, "command: [sleep, \"") +
+                    number_after(k8s, "SLATE_DRAIN_DELAY, value: ") +
+                    number_after(k8s, "SLATE_DRAIN_TIMEOUT, value: ") + AFTER_S);
+    assert_true(number_after(compose, "stop_grace_period: ") >
+                number_after(compose, "SLATE_DRAIN_DELAY: ") +
+                    number_after(compose, "SLATE_DRAIN_TIMEOUT: ") + AFTER_S);
+    assert_true(number_after("deploy/slate-fleet.service", "TimeoutStopSec=") >
+                number_after("deploy/slate-fleet.service", "--drain-delay ") + DRAIN_S + AFTER_S);
+    assert_true(number_after("deploy/slate.service", "TimeoutStopSec=") > DRAIN_S + AFTER_S);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(haproxy_takes_its_files),
         cmocka_unit_test(nginx_takes_its_files),
         cmocka_unit_test(systemd_takes_its_units),
+        cmocka_unit_test(the_time_to_end_is_enough),
         cmocka_unit_test(only_figures_are_asked_for_that_there_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
