@@ -128,12 +128,13 @@ check: all $(TESTS) $(REPLAYS) $(BITS)
 
 bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits measured in the same run
 	@$(B)/slate bench --shape rwkv7-0.1b
-	@for b in $(BENCHES); do $$b || exit 1; done
+	@for b in $(filter-out %/long_bench,$(BENCHES)); do $$b || exit 1; done
 
 SOAK := $(B)/tests/fault/durable_test $(B)/tests/fault/calls_test $(B)/tests/api/paging_test \
         $(B)/tests/api/sequences_test $(B)/tests/api/many_test $(B)/tests/api/cycling_test \
-        $(B)/tests/api/hostile_test $(B)/tests/cluster/fleet_load_test
-soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call failing, 100,000 sessions in 64 places, stores of a million, 10,000 idle connections
+        $(B)/tests/api/hostile_test $(B)/tests/cluster/fleet_load_test \
+        $(B)/tests/bench/long_bench
+soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call failing, 100,000 sessions in 64 places, stores of a million, 10,000 idle connections, a million tokens in one session
 	SLATE_BUILD=$(B) $(B)/tests/fault/calls_test 1
 	SLATE_BUILD=$(B) $(B)/tests/fault/durable_test 1000
 	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000
@@ -142,6 +143,7 @@ soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call fail
 	SLATE_BUILD=$(B) $(B)/tests/api/cycling_test 100000 600
 	SLATE_BUILD=$(B) $(B)/tests/api/hostile_test 10000
 	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_load_test 200
+	$(B)/tests/bench/long_bench 1000000
 
 soak-hour: all $(B)/tests/api/soak_test ## mixed traffic for an hour (SLATE_SOAK_SECONDS): memory, time, places
 	SLATE_BUILD=$(B) SLATE_SOAK_SECONDS=$${SLATE_SOAK_SECONDS:-3600} $(B)/tests/api/soak_test

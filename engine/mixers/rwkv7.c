@@ -393,13 +393,13 @@ static void second_stage(const struct job *j)
     sl_pass_products(j->p, v, n, j, NULL);
 }
 
-/* κ, made one long, and -(κ ⊙ a) in a's place, of one head's rows. */
-static void erase_rows(const struct job *j, const struct sl_span *span, size_t c)
+/* κ, made one long, and -(κ ⊙ a) in a's place, of rows of a head. */
+static void erase_rows(const struct job *j, size_t row, size_t n_rows, size_t c)
 {
     const struct sl_pass *p = j->p;
     const struct sl_kernels *k = p->k;
     size_t n = j->m->n;
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
+    for (size_t t = row; t < row + n_rows; t++) {
         float *kappa = j->kappa + t * p->ld + c, *a = j->a + t * p->ld + c;
         float square = k->dot16(kappa, kappa, n);
         float norm = sqrtf(j->m->fused ? square + KAPPA_EPS : square);
@@ -409,14 +409,37 @@ static void erase_rows(const struct job *j, const struct sl_span *span, size_t c
     }
 }
 
-/* The heads' outputs of the rows: normalised, with what the bonus adds, times the gate. */
-static void finish_rows(const struct job *j, const struct sl_span *span, size_t c, float *bonus)
+static void run_rows(const struct job *j, float *s, size_t row, size_t n_rows, size_t c)
+{
+    size_t ld = j->p->ld, at = row * ld + c;
+    const struct sl_state_run run = {.n = n_rows,
+                                     .n_k = j->m->n,
+                                     .n_v = j->m->n,
+                                     .out = j->out + at,
+                                     .ld_out = ld,
+                                     .key = j->k_tilde + at,
+                                     .val = j->v + at,
+                                     .q = j->r + at,
+                                     .ld_key = ld,
+                                     .ld_val = ld,
+                                     .ld_q = ld,
+                                     .decay = j->w + at,
+                                     .ld_decay = ld,
+                                     .read = j->kappa + at,
+                                     .ld_read = ld,
+                                     .b = j->a + at, /* the sign of what is read is here */
+                                     .ld_b = ld};
+    j->p->k->state_run(s, &run);
+}
+
+/* The head's outputs: normalised, with what the bonus adds, times the gate. */
+static void finish_rows(const struct job *j, size_t row, size_t n_rows, size_t c, float *bonus)
 {
     const struct sl_pass *p = j->p;
     const struct sl_kernels *k = p->k;
     const struct layer *m = j->m;
     size_t n = m->n;
-    for (size_t t = span->row; t < span->row + span->n_rows; t++) {
+    for (size_t t = row; t < row + n_rows; t++) {
         size_t at = t * p->ld + c;
         float *out = j->out + at;
         k->layer_norm(out, out, m->ln_x.w + c, m->ln_x.b + c, n, m->ln_x.eps);
@@ -427,34 +450,22 @@ static void finish_rows(const struct job *j, const struct sl_span *span, size_t 
     }
 }
 
-/* All tokens of one span in one head, in order. */
+/* All tokens of one span in one head, in order; so many at a time that their channels, and the
+ * state beside them, stay in the first-level cache. */
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
+    enum { ROWS = 16 };
     const struct job *j = arg;
-    const struct sl_pass *p = j->p;
     const struct layer *m = j->m;
-    size_t n = m->n, c = head * n, first = span->row * p->ld + c;
-    erase_rows(j, span, c);
-    const struct sl_state_run run = {.n = span->n_rows,
-                                     .n_k = n,
-                                     .n_v = n,
-                                     .out = j->out + first,
-                                     .ld_out = p->ld,
-                                     .key = j->k_tilde + first,
-                                     .val = j->v + first,
-                                     .q = j->r + first,
-                                     .ld_key = p->ld,
-                                     .ld_val = p->ld,
-                                     .ld_q = p->ld,
-                                     .decay = j->w + first,
-                                     .ld_decay = p->ld,
-                                     .read = j->kappa + first,
-                                     .ld_read = p->ld,
-                                     .b = j->a + first, /* the sign of what is read is here */
-                                     .ld_b = p->ld};
-    p->k->state_run((float *)(void *)(span->state + m->state) + c * n, &run);
-    finish_rows(j, span, c, tmp);
-    sl_pass_keep_shift(p, span, m->shift, c, c + n);
+    size_t c = head * m->n;
+    float *s = (float *)(void *)(span->state + m->state) + c * m->n;
+    for (size_t t = 0; t < span->n_rows; t += ROWS) {
+        size_t n = span->n_rows - t < ROWS ? span->n_rows - t : ROWS, row = span->row + t;
+        erase_rows(j, row, n, c);
+        run_rows(j, s, row, n, c);
+        finish_rows(j, row, n, c, tmp);
+    }
+    sl_pass_keep_shift(j->p, span, m->shift, c, c + m->n);
 }
 
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)
