@@ -132,6 +132,7 @@ struct sl_exchange {
     size_t n_headers; /* added by the handler, in `headers` as whole lines */
     size_t n_header_bytes;
     bool has_retry_after;
+    bool done; /* what was asked for has been done, and stays so */
     char headers[SL_EXCHANGE_HEADER_BYTES_MAX];
 };
 

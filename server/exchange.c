@@ -316,6 +316,7 @@ static const char *reason(int status)
         {431, "Request Header Fields Too Large"},
         {500, "Internal Server Error"},
         {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].status == status)
@@ -400,9 +401,27 @@ void sl_exchange_reply_ref(struct sl_exchange *ex, int status, const char *conte
     finish(ex, status);
 }
 
+void sl_exchange_done(struct sl_exchange *ex)
+{
+    ex->done = true;
+}
+
+const struct sl_error *sl_exchange_told(const struct sl_exchange *ex, const struct sl_error *err,
+                                        struct sl_error *own)
+{
+    if (!ex->done || err->code != SL_E_NO_MEMORY)
+        return err;
+    (void)sl_fail(own, SL_E_COMMIT_UNKNOWN,
+                  "it was done, but there was no memory for its answer; the session's version "
+                  "tells, and so does a retry with the same Idempotency-Key");
+    return own;
+}
+
 void sl_exchange_fail(struct sl_exchange *ex, const struct sl_error *err)
 {
+    struct sl_error own;
     assert(ex->phase == SL_EX_OPEN && err->code != SL_OK);
+    err = sl_exchange_told(ex, err, &own);
     int status = sl_code_http(err->code);
     struct sl_buf b;
     sl_buf_init(&b, ERROR_BODY_MAX);

@@ -123,6 +123,12 @@ void sl_exchange_reply(struct sl_exchange *ex, int status, const char *content_t
 void sl_exchange_reply_ref(struct sl_exchange *ex, int status, const char *content_type,
                            const void *body, size_t n, void (*release)(void *arg), void *arg);
 
+/* What was asked for has been done, and stays so. From here on an answer for which there is no
+ * memory is a COMMIT_UNKNOWN: NO_MEMORY would say that nothing was done. */
+void sl_exchange_done(struct sl_exchange *ex);
+/* The error as the client is told it: err, or *own. */
+const struct sl_error *sl_exchange_told(const struct sl_exchange *ex, const struct sl_error *err,
+                                        struct sl_error *own);
 /* An error as JSON, with the status of err->code. For 503 and 429 without a Retry-After of the
  * handler's own, one is added, as err->retry_after_s says. */
 void sl_exchange_fail(struct sl_exchange *ex, const struct sl_error *err);

@@ -115,6 +115,7 @@ static void install(struct load *l)
     s->paused = d->paused;
     s->n_paused = d->n_paused;
     if (!s->n_answers) {
+        sl_free(s->answers);
         s->answers = d->answers;
         s->n_answers = d->n_answers;
         d->answers = NULL;

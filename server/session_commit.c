@@ -46,9 +46,8 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
     sl_op_apply(op);
     s->answers_bytes = op->answers_bytes;
     sl_session_shrink(ss, s, sl_session_charge(ss, s->n_metadata, s->answers_bytes));
-    if (op->answer && !sl_session_keep_answer(s, op->answer)) {
-        /* Only a retry within a day would miss it, until the session is loaded again. */
-    }
+    if (op->answer.key)
+        sl_session_push_answer(s, &op->answer);
     s->replay_tokens += op->n_tokens;
     sl_lease_ends(ss, s, true); /* the store ended it with the turn */
     sl_sessions_give_back(ss, s);
@@ -78,11 +77,10 @@ static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const s
     if (c->paused)
         ok = (op->paused = sl_strndup(text->data, text->len)) != NULL;
     if (c->answer) {
-        op->own_answer = *c->answer;
-        op->own_answer.key = sl_strdup(c->answer->key);
-        op->own_answer.body = sl_strndup(c->answer->body, c->answer->n_body);
-        op->answer = &op->own_answer;
-        ok = ok && op->own_answer.key && op->own_answer.body;
+        op->answer = *c->answer;
+        op->answer.key = sl_strdup(c->answer->key);
+        op->answer.body = sl_strndup(c->answer->body, c->answer->n_body);
+        ok = ok && op->answer.key && op->answer.body && sl_session_make_answers(op->s);
     }
     if (!ok || !op->pending || !op->ring || !sl_session_prepare_point(op->ss, op->s))
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for what the session remembers of a turn");

@@ -18,8 +18,8 @@ void sl_op_free(struct sl_op *op)
     sl_free(op->pending);
     sl_free(op->ring);
     sl_free(op->paused);
-    sl_free(op->own_answer.key);
-    sl_free(op->own_answer.body);
+    sl_free(op->answer.key);
+    sl_free(op->answer.body);
     sl_free(op->data);
     sl_decoded_done(&op->past);
     sl_free(op->decoded);

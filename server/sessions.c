@@ -58,28 +58,36 @@ void sl_session_free(struct sl_sessions *ss, struct sl_session *s)
     sl_free(s);
 }
 
+bool sl_session_make_answers(struct sl_session *s)
+{
+    if (!s->answers)
+        s->answers = sl_calloc(SL_STORE_ANSWERS_MAX, sizeof *s->answers);
+    return s->answers;
+}
+
+void sl_session_push_answer(struct sl_session *s, struct sl_answer *a)
+{
+    assert(s->answers); /* made before; a session with a lease keeps what it has */
+    if (s->n_answers == SL_STORE_ANSWERS_MAX) {
+        free_answer(&s->answers[0]);
+        s->n_answers--;
+        memmove(s->answers, s->answers + 1, s->n_answers * sizeof *s->answers);
+    }
+    s->answers[s->n_answers++] = *a;
+    *a = (struct sl_answer){.key = NULL};
+}
+
 bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a)
 {
     struct sl_answer copy = {.at = a->at, .n_body = a->n_body};
     memcpy(copy.request_hash, a->request_hash, sizeof copy.request_hash);
     copy.key = sl_strdup(a->key);
     copy.body = sl_strndup(a->body, a->n_body);
-    if (!copy.key || !copy.body) {
+    if (!copy.key || !copy.body || !sl_session_make_answers(s)) {
         free_answer(&copy);
         return false;
     }
-    if (!s->answers)
-        s->answers = sl_calloc(SL_STORE_ANSWERS_MAX, sizeof *s->answers);
-    if (!s->answers) {
-        free_answer(&copy);
-        return false;
-    }
-    if (s->n_answers == SL_STORE_ANSWERS_MAX) {
-        free_answer(&s->answers[0]);
-        s->n_answers--;
-        memmove(s->answers, s->answers + 1, s->n_answers * sizeof *s->answers);
-    }
-    s->answers[s->n_answers++] = copy;
+    sl_session_push_answer(s, &copy);
     return true;
 }
 

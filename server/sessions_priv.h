@@ -90,6 +90,10 @@ void sl_session_free(struct sl_sessions *ss, struct sl_session *s);
 void sl_session_tell_free(struct sl_session *s, const struct sl_error *err);
 SL_NODISCARD enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m,
                                                   struct sl_error *err);
+/* Room for answers; false: no memory. */
+SL_NODISCARD bool sl_session_make_answers(struct sl_session *s);
+/* Moves it there; the oldest one goes where there are as many as are kept. */
+void sl_session_push_answer(struct sl_session *s, struct sl_answer *a);
 SL_NODISCARD bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a);
 void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s); /* state and all */
 struct sl_store_key sl_session_key(const struct sl_session *s);
@@ -206,8 +210,7 @@ struct sl_op {
     char *paused;
     size_t n_paused;
     size_t n_tokens;
-    const struct sl_answer *answer;
-    struct sl_answer own_answer;
+    struct sl_answer answer; /* key NULL: none */
 
     /* rewind */
     uint64_t target;

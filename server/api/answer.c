@@ -240,9 +240,10 @@ void sl_answer_fail(struct sl_generation *g, const struct sl_error *err)
         return;
     }
     struct sl_buf b;
+    struct sl_error own;
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     sl_sse_begin(&b);
-    sl_write_error(&b, err);
+    sl_write_error(&b, sl_exchange_told(ex, err, &own));
     sl_sse_end(&b);
     bool told = !sl_buf_code(&b, NULL);
     if (told)

@@ -111,6 +111,8 @@ void sl_generation_finish(struct sl_generation *g)
 {
     const struct sl_run_result *res = sl_run_result(g->run);
     const struct sl_error *err = res->error.code ? &res->error : &g->state_error;
+    if (g->ex && res->committed && g->session[0])
+        sl_exchange_done(g->ex);
     if (g->ex && err->code)
         sl_answer_fail(g, err);
     else if (g->ex && g->req.stream)

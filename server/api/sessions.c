@@ -64,6 +64,7 @@ static void undo(struct creation *k)
 
 static void creation_succeeds(struct creation *k)
 {
+    sl_exchange_done(k->ex);
     sl_app_reply_session(k->ex, 201, k->session);
     k->ex = NULL;
     creation_free(k);
@@ -388,6 +389,7 @@ static void reply_cancelled(struct sl_exchange *ex, const char *id, bool ran)
     struct sl_buf b;
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     sl_write_session_cancelled(&b, id, ran);
+    sl_exchange_done(ex);
     sl_exchange_add_header(ex, "X-Slate-Session", "%s", id);
     sl_app_reply_json(ex, 200, &b);
 }

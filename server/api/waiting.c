@@ -155,6 +155,8 @@ void sl_waiting_done(void *arg, struct sl_session *s, const struct sl_error *err
 {
     struct sl_waiting *w = arg;
     if (w->ex) {
+        if (!err)
+            sl_exchange_done(w->ex);
         if (err) {
             sl_exchange_fail(w->ex, err);
         } else if (w->deleted[0]) {
