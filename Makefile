@@ -234,15 +234,15 @@ $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
 # Vector instructions only in the files that are entered after the processor was asked for them.
 ifeq ($(FLAVOR),fuzz)
 # Clang takes minutes to instrument these loops, and no fuzzer reaches them with odd sizes.
-$(addprefix $(B)/engine/kernels/,avx512_matmul.o avx512_quant.o avx2_matmul.o avx2_quant.o): CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
+$(addprefix $(B)/engine/kernels/,avx512_matmul.o avx512_quant.o avx512_kquant.o avx2_matmul.o avx2_quant.o avx2_kquant.o): CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
 endif
-$(addprefix $(B)/engine/kernels/,avx2.o avx2_matmul.o avx2_quant.o): CFLAGS += -mavx2 -mfma -mf16c -O3
+$(addprefix $(B)/engine/kernels/,avx2.o avx2_matmul.o avx2_quant.o avx2_kquant.o): CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
-$(B)/engine/kernels/avx512_quant.o: CFLAGS += -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c -O3
+$(B)/engine/kernels/avx512_quant.o $(B)/engine/kernels/avx512_kquant.o: CFLAGS += -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c -O3
 # Scheduling before registers are given out takes more than there are: sums went through memory.
-$(addprefix $(B)/engine/kernels/,neon.o neon_matmul.o neon_quant.o neondot_quant.o): CFLAGS += -O3 \
+$(addprefix $(B)/engine/kernels/,neon.o neon_matmul.o neon_quant.o neon_kquant.o neondot_quant.o neondot_kquant.o): CFLAGS += -O3 \
   $(if $(filter fuzz,$(FLAVOR)),,-fno-schedule-insns)
-$(B)/engine/kernels/neondot_quant.o: CFLAGS += -march=armv8.2-a+dotprod
+$(B)/engine/kernels/neondot_quant.o $(B)/engine/kernels/neondot_kquant.o: CFLAGS += -march=armv8.2-a+dotprod
 ifeq ($(FLAVOR),arm64)
 # Debian 12's cross-compiler breaks off there ("internal compiler error") when it makes vectors.
 $(B)/tests/unit/quant_test.o: CFLAGS += -fno-tree-vectorize

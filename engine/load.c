@@ -380,17 +380,13 @@ void sl_load_row(struct sl_load *l, const float **ret, size_t row, size_t rows, 
         add_values(l, ret, t);
 }
 
-/* How a matrix is kept that nothing was asked for: as it is. Blocks that are read as they are come
- * to what Q8 and Q4_0 hold; others, and those of small matrices, as the values they stand for. */
+/* How a matrix is kept that nothing was asked for: as it is. Blocks are multiplied as they are;
+ * those of small matrices, and what has an exponent, become the values that they stand for. */
 static enum sl_dtype own_type(const struct sl_tensor *t, bool small)
 {
     if (!t->block)
         return t->dtype;
-    if (small || t->exponent)
-        return SL_DTYPE_F32;
-    return t->block == SL_BLOCK_Q8_0   ? SL_DTYPE_Q8
-           : t->block == SL_BLOCK_Q4_0 ? SL_DTYPE_Q4_0
-                                       : SL_DTYPE_F32;
+    return small || t->exponent ? SL_DTYPE_F32 : sl_block_kept(t->block);
 }
 
 static enum sl_layout turn(enum sl_layout layout, bool turned)

@@ -42,13 +42,12 @@ static void pack_rows(struct reading *r, unsigned char *to, size_t panels_each)
     size_t step = panels_each * SL_PANEL, bytes = sl_pack_bytes(j->type, step, j->n_in);
     for (size_t row = 0; row < j->n_out; row += step, to += bytes) {
         size_t n = j->n_out - row < step ? j->n_out - row : step;
-        bool as_it_is = (j->type == SL_DTYPE_Q8 && j->t->block == SL_BLOCK_Q8_0) ||
-                        (j->type == SL_DTYPE_Q4_0 && j->t->block == SL_BLOCK_Q4_0);
-        if (as_it_is && !j->t->exponent && j->copied)
+        bool as_it_is = j->t->block && sl_block_kept(j->t->block) == j->type && !j->t->exponent;
+        if (as_it_is && j->copied)
             sl_pack_blocks(to, j->type, sl_tensor_at(j->t, (ptrdiff_t)(row * j->n_in)), n, j->n_in,
                            0, sl_panels(n));
         look(r, row * j->n_in, (row + n) * j->n_in);
-        if (j->bad == SIZE_MAX && j->copied && !(as_it_is && !j->t->exponent))
+        if (j->bad == SIZE_MAX && j->copied && !as_it_is)
             sl_pack_matrix(to, j->type, r->values, SL_DTYPE_F32, n, j->n_in, j->n_in, 1, 0,
                            sl_panels(n));
     }

@@ -14,7 +14,7 @@
 
 /* All kernels give the same bits (kernels.h), on every machine, so only the contract has a name:
  * a change of the order of additions or of a polynomial counts its number up. The forms of
- * --numerics fast are not one contract: each has its name. With Q8 and Q4 weights the codes that
+ * --numerics fast are not one contract: each has its name. With quantised weights the codes that
  * are made of the file's are part of the contract, and have a number of their own. */
 const char *sl_numerics(const struct sl_model *m)
 {
@@ -22,11 +22,15 @@ const char *sl_numerics(const struct sl_model *m)
     {                                                                                              \
         "slate-1 exact" x, "slate-1 fast chunkwise" x, "slate-1 fast parallel" x                   \
     }
-    static const char *const names[4][SL_FORM_COUNT] = {OF_FORMS(""), OF_FORMS(", q8-1"),
-                                                        OF_FORMS(", q4-1"), OF_FORMS(", q4_0-1")};
+    static const char *const plain[SL_FORM_COUNT] = OF_FORMS("");
+    static const char *const names[][SL_FORM_COUNT] = {
+        [SL_DTYPE_Q8] = OF_FORMS(", q8-1"),     [SL_DTYPE_Q4] = OF_FORMS(", q4-1"),
+        [SL_DTYPE_Q4_0] = OF_FORMS(", q4_0-1"), [SL_DTYPE_Q4_K] = OF_FORMS(", q4_k-1"),
+        [SL_DTYPE_Q6_K] = OF_FORMS(", q6_k-1"),
+    };
 #undef OF_FORMS
     enum sl_dtype t = m->info.weights;
-    return names[t == SL_DTYPE_Q8 ? 1 : t == SL_DTYPE_Q4 ? 2 : t == SL_DTYPE_Q4_0 ? 3 : 0][m->form];
+    return (sl_is_quantised(t) ? names[t] : plain)[m->form];
 }
 
 void sl_snapshot_hex(char ret[SL_SNAPSHOT_HEX], const unsigned char bytes[16])

@@ -347,6 +347,10 @@ static const char *dtype_word(enum sl_dtype t)
         return "q4";
     case SL_DTYPE_Q4_0:
         return "q4_0";
+    case SL_DTYPE_Q4_K:
+        return "q4_k";
+    case SL_DTYPE_Q6_K:
+        return "q6_k";
     default:
         return NULL;
     }

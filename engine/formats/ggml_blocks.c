@@ -3,9 +3,8 @@
 
 #include <assert.h>
 
+#include "engine/kernels/kblocks.h"
 #include "engine/kernels/kernels.h"
-
-enum { GROUPS_Q4_K = 8 };
 
 static float half(const unsigned char *p)
 {
@@ -33,45 +32,24 @@ static void q4_0(float *y, const unsigned char *b)
     }
 }
 
-/* The first four scales and minima are the low six bits of bytes 0 … 3 and 4 … 7. Those of the
- * other four are a nibble each of bytes 8 … 11, under the two high bits of bytes 0 … 3 and 4 … 7.
- */
-static void unpack_q4_k(const unsigned char *s, unsigned scale[GROUPS_Q4_K],
-                        unsigned min[GROUPS_Q4_K])
+static void q4_k(float *y, const unsigned char *p)
 {
-    for (size_t i = 0; i < 4; i++) {
-        scale[i] = s[i] & 63U;
-        min[i] = s[4 + i] & 63U;
-        scale[4 + i] = (s[8 + i] & 15U) | (unsigned)s[i] >> 6 << 4;
-        min[4 + i] = (unsigned)s[8 + i] >> 4 | (unsigned)s[4 + i] >> 6 << 4;
+    struct sl_k_block b;
+    sl_k_block_read(&b, SL_DTYPE_Q4_K, p);
+    float d = half(b.d), m = half(b.m);
+    for (size_t i = 0; i < SL_K_BLOCK; i++) {
+        float product = d * (float)b.scale[i / 32] * (float)b.code[i];
+        y[i] = product - m * (float)b.min[i / 32];
     }
 }
 
-static void q4_k(float *y, const unsigned char *b)
+static void q6_k(float *y, const unsigned char *p)
 {
-    float d = half(b), m = half(b + 2);
-    unsigned scale[GROUPS_Q4_K], min[GROUPS_Q4_K];
-    unpack_q4_k(b + 4, scale, min);
-    for (size_t i = 0; i < 256; i++) {
-        size_t g = i / 32;
-        unsigned char byte = b[16 + g / 2 * 32 + i % 32];
-        unsigned q = g % 2 ? byte >> 4 : byte & 15U;
-        float product = d * (float)scale[g] * (float)q;
-        y[i] = product - m * (float)min[g];
-    }
-}
-
-/* Of each half of 128 weights: weight i has the nibble of byte i % 64, the low one for the first
- * 64, and two bits of byte i % 32 of h, counted from the low end by i / 32. */
-static void q6_k(float *y, const unsigned char *b)
-{
-    float d = half(b + 208);
-    for (size_t i = 0; i < 256; i++) {
-        size_t part = i / 128, k = i % 128;
-        unsigned low = b[part * 64 + k % 64], high = b[128 + part * 32 + k % 32];
-        unsigned q = (k < 64 ? low & 15U : low >> 4) | (high >> k / 32 * 2 & 3U) << 4;
-        y[i] = d * (float)(int8_t)b[192 + i / 16] * (float)((int)q - 32);
-    }
+    struct sl_k_block b;
+    sl_k_block_read(&b, SL_DTYPE_Q6_K, p);
+    float d = half(b.d);
+    for (size_t i = 0; i < SL_K_BLOCK; i++)
+        y[i] = d * (float)b.scale[i / 16] * (float)(b.code[i] - 32);
 }
 
 /* --- the table ----------------------------------------------------------------------------------
@@ -114,6 +92,16 @@ size_t sl_block_bytes(enum sl_block_type t)
 {
     assert((unsigned)t < SL_BLOCK_COUNT);
     return blocks[t].bytes;
+}
+
+enum sl_dtype sl_block_kept(enum sl_block_type t)
+{
+    static const enum sl_dtype kept[SL_BLOCK_UNREAD] = {[SL_BLOCK_Q8_0] = SL_DTYPE_Q8,
+                                                        [SL_BLOCK_Q4_0] = SL_DTYPE_Q4_0,
+                                                        [SL_BLOCK_Q4_K] = SL_DTYPE_Q4_K,
+                                                        [SL_BLOCK_Q6_K] = SL_DTYPE_Q6_K};
+    assert(sl_block_readable(t));
+    return kept[t];
 }
 
 void sl_block_dequantise_row(float *y, const void *row, enum sl_block_type t, size_t n)

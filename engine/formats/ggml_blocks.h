@@ -18,9 +18,7 @@
 #ifndef SLATE_FORMATS_GGML_BLOCKS_H
 #define SLATE_FORMATS_GGML_BLOCKS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "slate/base.h"
 
 enum sl_block_type {
     SL_BLOCK_NONE, /* elements by themselves, of an enum sl_dtype */
@@ -70,6 +68,9 @@ static inline bool sl_block_readable(enum sl_block_type t)
 {
     return t > SL_BLOCK_NONE && t < SL_BLOCK_UNREAD;
 }
+
+/* The type of panels that hold a block's own codes and scales (kernels.h). Of readable ones. */
+enum sl_dtype sl_block_kept(enum sl_block_type t);
 
 /* The values of n weights, which are whole blocks: y[n]; `blocks` may be unaligned. Any thread. */
 void sl_block_dequantise_row(float *y, const void *blocks, enum sl_block_type t, size_t n);

@@ -14,8 +14,7 @@
  *
  * Few rows (up to 4): as many streams as panels, each prefetched (ahead_of()). Many rows: up to 3
  * at a time, so that the sums of a group stay in registers; Q4's levels are looked up once. */
-#include "engine/kernels/avx2.h"
-#include "engine/kernels/quant_tile.h"
+#include "engine/kernels/avx2_quant.h"
 
 enum {
     FEW_ROWS = 4,
@@ -25,46 +24,12 @@ enum {
     BLOCK_PANELS = 1
 };
 
-struct pair {
-    __m256i lo, hi;
-};
-
-static ALWAYS_INLINE __m256i load32(const void *p)
-{
-    return _mm256_loadu_si256((const __m256i *)p);
-}
-
-/* A sum as it is so far: compilers that may add whole numbers in any order would keep all products
- * of a group until its end, in memory. */
-static ALWAYS_INLINE __m256i so_far(__m256i sum)
-{
-    __asm__("" : "+x"(sum));
-    return sum;
-}
-
-static ALWAYS_INLINE __m256i four_inputs(const int8_t *q)
-{
-    int32_t v;
-    memcpy(&v, q, sizeof v);
-    return _mm256_set1_epi32(v);
-}
-
 /* What sums of levels in 16 bits start from. */
 static ALWAYS_INLINE __m256i offsets(const struct sl_group *x)
 {
     int32_t v;
     memcpy(&v, x->pair, sizeof v);
     return _mm256_set1_epi32(v);
-}
-
-static ALWAYS_INLINE __m256 scales8(const uint8_t *p)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
-
-static ALWAYS_INLINE __m256 add_group(__m256 acc, __m256i sum, __m256 d, float s)
-{
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(d, _mm256_set1_ps(s)), acc);
 }
 
 /* Levels of 64 codes. */
@@ -309,6 +274,9 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     return buffer;
 }
 
+#define TYPE_A Q8
+#define TYPE_B Q4
+#define SL_MATMUL_K sl_avx2_matmul_k
 #define SL_MATMUL_Q sl_avx2_matmul_q
 #include "engine/kernels/quant_of.h"
 

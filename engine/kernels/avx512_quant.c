@@ -8,8 +8,7 @@
  * Few rows (up to 12): as many panels at once as registers hold sums of, prefetched ahead. Many
  * rows: up to 6 rows and 2 panels at a time, so that reading is no bound (8 loads for 12 products);
  * Q4's levels are looked up once. */
-#include "engine/kernels/avx512.h"
-#include "engine/kernels/quant_tile.h"
+#include "engine/kernels/avx512_quant.h"
 
 enum {
     FEW_ROWS = 12,
@@ -32,28 +31,11 @@ static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint
     return _mm512_shuffle_epi8(table, _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
 }
 
-static ALWAYS_INLINE __m512i four_inputs(const int8_t *q)
-{
-    int32_t v;
-    memcpy(&v, q, sizeof v);
-    return _mm512_set1_epi32(v);
-}
-
 /* -Σ (what the codes have too much) · q */
 static ALWAYS_INLINE __m512i start(const enum sl_dtype type, int32_t offset)
 {
     __m512i v = _mm512_set1_epi32(offset);
     return type == SL_DTYPE_Q8 ? _mm512_slli_epi32(v, 3) : v;
-}
-
-static ALWAYS_INLINE __m512 scales16(const uint8_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
-}
-
-static ALWAYS_INLINE __m512 add_group(__m512 acc, __m512i sum, __m512 d, float s)
-{
-    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, _mm512_set1_ps(s)), acc);
 }
 
 /* `ready`: the codes are unsigned already, 64 bytes a step. */
@@ -153,5 +135,8 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     X(6, 1, TYPE)                                                                                  \
     X(6, 2, TYPE)
 
+#define TYPE_A Q8
+#define TYPE_B Q4
+#define SL_MATMUL_K sl_avx512_matmul_k
 #define SL_MATMUL_Q sl_avx512_matmul_q
 #include "engine/kernels/quant_of.h"

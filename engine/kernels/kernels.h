@@ -12,6 +12,10 @@
  *            output, s the one of the row, and I = Σ (c[o][k] - zero) · q[r][k] over the group's
  *            inputs, which is exact, in whatever order and width it is added up. Inputs beyond
  *            n_in are zero.
+ *            Of Q4_K and Q6_K d is that of the block of 256 inputs, and I has the whole-number
+ *            scales in it: I = Σ scale · (c - zero) · q, |I| < 2^24. After that Q4_K takes its
+ *            minima off: acc = fma(m[o][g], (float)offset[r][g] · s[r][g], acc), where m is the
+ *            block's times the group's / 16, exact in f32, and offset is -16 Σ q.
  *   sum16    lane j (0 … 15) adds x[j], x[j+16], … in order starting from +0; then lanes are
  *            folded: l[j] += l[j+8] (j < 8), l[j] += l[j+4] (j < 4), l[j] += l[j+2], l[0] += l[1].
  *            A dot product is the same with acc = fma(x, y, acc).
@@ -108,7 +112,8 @@ struct sl_kernels {
      * sum the row enters is NaN. */
     void (*quantise)(struct sl_group *y, const float *x, size_t n);
 
-    /* As matmul, of Q8, Q4 and Q4_0 panels with rows of groups, ldx groups apart. */
+    /* As matmul, of Q8, Q4, Q4_0, Q4_K and Q6_K panels with rows of groups, ldx groups apart. n_in
+     * of the last two is a multiple of 256. */
     void (*matmul_q)(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
                      const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                      size_t panel_end);
@@ -195,16 +200,23 @@ const char *const *sl_kernels_names(void);
 /* Exact widening of n contiguous elements (F32, F16, BF16, F64 is rounded) to f32. */
 void sl_widen(float *y, const void *x, enum sl_dtype type, size_t n);
 
+/* Of blocks of 256 inputs. */
+static inline bool sl_is_k(enum sl_dtype type)
+{
+    return type == SL_DTYPE_Q4_K || type == SL_DTYPE_Q6_K;
+}
+
 static inline bool sl_is_quantised(enum sl_dtype type)
 {
-    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4 || type == SL_DTYPE_Q4_0;
+    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4 || type == SL_DTYPE_Q4_0 || sl_is_k(type);
 }
 
 /* Bytes that a packed matrix takes. */
 size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in);
 
-/* Panels of Q8 or Q4_0 from rows of GGUF's blocks of that name (34 and 18 bytes for 32 weights;
- * n_in is a multiple of 32), with the codes and scales that they hold. */
+/* Panels of Q8, Q4_0, Q4_K or Q6_K from rows of GGUF's blocks of that name (34 and 18 bytes for 32
+ * weights, 144 and 210 for 256; n_in is a multiple of that), with the codes and scales that they
+ * hold. */
 void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
                     size_t panel_begin, size_t panel_end);
 

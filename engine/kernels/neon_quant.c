@@ -4,7 +4,7 @@
  * Bytes are multiplied to 16 bits and added up there as long as they fit, then added by pairs in 32
  * bits. Q8: two products, 2 · 128 · 127 = 32,512 in magnitude. Q4: levels are at most 16 from the
  * zero, so all eight steps of a group: 8 · 16 · 127 = 16,256. */
-#include "engine/kernels/neon_quant.h"
+#include "engine/kernels/neon_bytes.h"
 
 enum {
     FEW_ROWS = 2,
@@ -13,26 +13,6 @@ enum {
     MAX_PANELS = 2,
     MAX_SUMS = 2 /* rows × panels of a tile: eight registers each, and four of the sums in f32 */
 };
-
-static ALWAYS_INLINE int8x16_t four_inputs(const int8_t *q)
-{
-    int32_t v;
-    memcpy(&v, q, sizeof v);
-    return vreinterpretq_s8_s32(vdupq_n_s32(v));
-}
-
-/* part[2i], part[2i + 1] (+)= the products of a step, four outputs' in each pair. */
-static ALWAYS_INLINE void multiply(const bool first, int16x8_t *part, const int8x16_t *w,
-                                   int8x16_t q)
-{
-#pragma GCC unroll 4
-    for (int i = 0; i < REGISTERS; i++) {
-        int8x8_t wl = vget_low_s8(w[i]), ql = vget_low_s8(q);
-        int16x8_t *lo = part + (ptrdiff_t)2 * i, *hi = lo + 1;
-        *lo = first ? vmull_s8(wl, ql) : vmlal_s8(*lo, wl, ql);
-        *hi = first ? vmull_high_s8(w[i], q) : vmlal_high_s8(*hi, w[i], q);
-    }
-}
 
 static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_dtype type,
                                const bool ready, int32x4_t (*sum)[REGISTERS], const struct job *j,
@@ -76,6 +56,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
 #define READIES(X, TYPE) X(1, 1, TYPE) X(2, 1, TYPE)
 #define TILES(X, TYPE) X(1, 1, TYPE) X(1, 2, TYPE) X(2, 1, TYPE)
 
+#define SL_MATMUL_K sl_neon_matmul_k
 #define SL_MATMUL_Q sl_neon_matmul_q
 #include "engine/kernels/neon_quant_of.h"
 

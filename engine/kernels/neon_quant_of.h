@@ -61,4 +61,6 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     return buffer;
 }
 
+#define TYPE_A Q8
+#define TYPE_B Q4
 #include "engine/kernels/quant_of.h"

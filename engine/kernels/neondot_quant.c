@@ -3,7 +3,7 @@
  *
  * One instruction multiplies four inputs of a row, a lane of a register, with the codes of four
  * outputs, and adds up in 32 bits. */
-#include "engine/kernels/neon_quant.h"
+#include "engine/kernels/neondot_bytes.h"
 
 enum {
     FEW_ROWS = 4,
@@ -12,21 +12,6 @@ enum {
     MAX_PANELS = 4,
     MAX_SUMS = 4 /* rows × panels of a tile, four registers each */
 };
-
-/* The lane is a constant; the language wants to see it. */
-static ALWAYS_INLINE int32x4_t add_dots(int32x4_t sum, int8x16_t codes, int8x16_t q, const int lane)
-{
-    switch (lane) {
-    case 0:
-        return vdotq_laneq_s32(sum, codes, q, 0);
-    case 1:
-        return vdotq_laneq_s32(sum, codes, q, 1);
-    case 2:
-        return vdotq_laneq_s32(sum, codes, q, 2);
-    default:
-        return vdotq_laneq_s32(sum, codes, q, 3);
-    }
-}
 
 static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_dtype type,
                                const bool ready, int32x4_t (*sum)[REGISTERS], const struct job *j,
@@ -65,5 +50,6 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
     X(3, 1, TYPE)                                                                                  \
     X(4, 1, TYPE)
 
+#define SL_MATMUL_K sl_neondot_matmul_k
 #define SL_MATMUL_Q sl_neondot_matmul_q
 #include "engine/kernels/neon_quant_of.h"

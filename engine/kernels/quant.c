@@ -11,7 +11,7 @@
  * negative: the levels reach further down than up, so the group's largest magnitude goes to one end
  * or the other. Some scales around those two are tried, each refitted to its codes by least
  * squares; the one with the least squared error stays. */
-#include "engine/kernels/quant.h"
+#include "engine/kernels/kquant.h"
 
 #include <assert.h>
 
@@ -129,8 +129,9 @@ void sl_pack_quantised(void *dst, enum sl_dtype type, const struct sl_pack_sourc
     float w[SL_PANEL][SL_GROUP];
     size_t n_groups = sl_groups(src->n_in), bytes = sl_q_panel_bytes(type, n_groups);
     for (size_t p = panel_begin; p < panel_end; p++) {
-        uint8_t *panel = (uint8_t *)dst + p * bytes, *codes = panel + sl_scales_bytes(n_groups);
-        memset(panel, 0, sl_scales_bytes(n_groups));
+        uint8_t *panel = (uint8_t *)dst + p * bytes,
+                *codes = panel + sl_scales_bytes(type, n_groups);
+        memset(panel, 0, sl_scales_bytes(type, n_groups));
         for (size_t g = 0; g < n_groups; g++) {
             uint16_t scales[SL_PANEL];
             sl_pack_read(w, src, p * SL_PANEL, g * SL_GROUP);
@@ -153,11 +154,16 @@ static void block_codes(uint8_t code[SL_GROUP], const uint8_t *block, enum sl_dt
 void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
                     size_t panel_begin, size_t panel_end)
 {
+    if (sl_is_k(type)) {
+        sl_pack_k_blocks(dst, type, rows, n_out, n_in, panel_begin, panel_end);
+        return;
+    }
     assert((type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4_0) && n_in % SL_GROUP == 0);
     size_t n_groups = sl_groups(n_in), bytes = sl_q_panel_bytes(type, n_groups);
     size_t block_bytes = type == SL_DTYPE_Q8 ? Q8_0_BYTES : Q4_0_BYTES;
     for (size_t p = panel_begin; p < panel_end; p++) {
-        uint8_t *panel = (uint8_t *)dst + p * bytes, *codes = panel + sl_scales_bytes(n_groups);
+        uint8_t *panel = (uint8_t *)dst + p * bytes,
+                *codes = panel + sl_scales_bytes(type, n_groups);
         memset(panel, 0, bytes);
         for (size_t o = 0; o < SL_PANEL && p * SL_PANEL + o < n_out; o++)
             for (size_t g = 0; g < n_groups; g++) {
@@ -221,11 +227,15 @@ void sl_ref_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx,
                      const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                      size_t panel_end)
 {
+    if (sl_is_k(type)) {
+        sl_ref_matmul_k(y, ldy, x, ldx, rows, panels, type, n_in, panel_begin, panel_end);
+        return;
+    }
     assert(sl_is_quantised(type));
     size_t n_groups = sl_groups(n_in), bytes = sl_q_panel_bytes(type, n_groups);
     for (size_t p = panel_begin; p < panel_end; p++) {
         const uint8_t *panel = (const uint8_t *)panels + p * bytes;
-        const uint8_t *codes = panel + sl_scales_bytes(n_groups);
+        const uint8_t *codes = panel + sl_scales_bytes(type, n_groups);
         for (size_t r = 0; r < rows; r++) {
             float *acc = y + r * ldy + p * SL_PANEL;
             for (size_t o = 0; o < SL_PANEL; o++)

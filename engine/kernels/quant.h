@@ -55,18 +55,28 @@ void sl_pack_quantised(void *dst, enum sl_dtype type, const struct sl_pack_sourc
 
 static inline size_t sl_group_bytes(enum sl_dtype type)
 {
-    return type == SL_DTYPE_Q8 ? SL_Q8_GROUP : SL_Q4_GROUP;
+    return type == SL_DTYPE_Q8     ? SL_Q8_GROUP
+           : type == SL_DTYPE_Q6_K ? SL_Q4_GROUP * 3 / 2
+                                   : SL_Q4_GROUP;
+}
+
+/* Bytes of the scales of g groups; of the types of kquant.h, which have records of eight, those of
+ * the records that they need. */
+static inline size_t sl_scales_before(enum sl_dtype type, size_t g)
+{
+    size_t record = type == SL_DTYPE_Q4_K ? 10 * SL_GROUP_SCALES : 9 * SL_GROUP_SCALES;
+    return sl_is_k(type) ? (g + 7) / 8 * record : g * SL_GROUP_SCALES;
 }
 
 /* From a panel's start to its codes, and to the next panel. */
-static inline size_t sl_scales_bytes(size_t n_groups)
+static inline size_t sl_scales_bytes(enum sl_dtype type, size_t n_groups)
 {
-    return (n_groups * SL_GROUP_SCALES + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
+    return (sl_scales_before(type, n_groups) + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
 }
 
 static inline size_t sl_q_panel_bytes(enum sl_dtype type, size_t n_groups)
 {
-    return sl_scales_bytes(n_groups) + n_groups * sl_group_bytes(type);
+    return sl_scales_bytes(type, n_groups) + n_groups * sl_group_bytes(type);
 }
 
 /* --- quantise() --- */

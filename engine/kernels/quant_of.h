@@ -1,6 +1,8 @@
 /* quant_of.h: the product of Q8 and Q4 matrices of kernels.h for one instruction set: which tiles
  * it is made of. Included once by each file of such products, which has defined
  *
+ *   TYPE_A, TYPE_B        the types that it multiplies: Q8, and Q4 (with Q4_0)
+ *   SL_MATMUL_K           the function for those of kquant.h, where they are not these
  *   SL_MATMUL_Q           the function's name
  *   tile(rows, panels, type, ready, job)
  *                         one tile; the first four are constants wherever it is called. ready: its
@@ -35,21 +37,24 @@ typedef void tile_fn(const struct job *j);
     {                                                                                              \
         tile(R, P, SL_DTYPE_##TYPE, true, j);                                                      \
     }
-TILES(TILE, Q8)
-TILES(TILE, Q4)
-READIES(READY, Q8)
-READIES(READY, Q4)
+TILES(TILE, TYPE_A)
+TILES(TILE, TYPE_B)
+READIES(READY, TYPE_A)
+READIES(READY, TYPE_B)
 
-#define TILE_ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE != SL_DTYPE_Q8][R][P] = tile_##R##_##P##_##TYPE,
-#define READY_ENTRY(R, P, TYPE) [SL_DTYPE_##TYPE != SL_DTYPE_Q8][R][P] = ready_##R##_##P##_##TYPE,
-static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, Q8)
-                                                                    TILES(TILE_ENTRY, Q4)};
-static tile_fn *const readies[2][MAX_ROWS + 1][BLOCK_PANELS + 1] = {READIES(READY_ENTRY, Q8)
-                                                                        READIES(READY_ENTRY, Q4)};
+#define DTYPE_OF(TYPE) SL_DTYPE_##TYPE
+#define IS_A(type, A) ((type) == DTYPE_OF(A))
+#define INDEX(type) (!IS_A(type, TYPE_A))
+#define TILE_ENTRY(R, P, TYPE) [INDEX(SL_DTYPE_##TYPE)][R][P] = tile_##R##_##P##_##TYPE,
+#define READY_ENTRY(R, P, TYPE) [INDEX(SL_DTYPE_##TYPE)][R][P] = ready_##R##_##P##_##TYPE,
+static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, TYPE_A)
+                                                                    TILES(TILE_ENTRY, TYPE_B)};
+static tile_fn *const readies[2][MAX_ROWS + 1][BLOCK_PANELS + 1] = {
+    READIES(READY_ENTRY, TYPE_A) READIES(READY_ENTRY, TYPE_B)};
 
 static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_panels)
 {
-    tile_fn *const *wide = tiles[type != SL_DTYPE_Q8][rows];
+    tile_fn *const *wide = tiles[INDEX(type)][rows];
     size_t at_once = MAX_PANELS;
     for (; n_panels > 0; n_panels -= at_once) {
         while (at_once > n_panels || !wide[at_once])
@@ -74,7 +79,7 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, si
             codes[p] = make_ready(buffer[p], type, packed + p * all->panel, n, all->levels);
         struct job j = *all;
         j.n_groups = n;
-        j.scales += g * SL_GROUP_SCALES;
+        j.scales += sl_scales_before(type, g);
         j.w = codes[0];
         j.w_panel = (size_t)(codes[n_panels - 1] - codes[0]); /* of one or two */
         j.ahead = g + n < all->n_groups ? packed + n * bytes : all->w + n_panels * all->panel;
@@ -83,7 +88,7 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, si
             end = rows * (i + 1) / n_blocks;
             j.y = all->y + r * all->ldy;
             j.x = all->x + r * all->ldx + g;
-            readies[type != SL_DTYPE_Q8][end - r][n_panels](&j);
+            readies[INDEX(type)][end - r][n_panels](&j);
         }
     }
 }
@@ -92,6 +97,12 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
                  const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                  size_t panel_end)
 {
+#ifdef SL_MATMUL_K
+    if (sl_is_k(type)) {
+        SL_MATMUL_K(y, ldy, x, ldx, rows, panels, type, n_in, panel_begin, panel_end);
+        return;
+    }
+#endif
     assert(sl_is_quantised(type));
     size_t n_groups = sl_groups(n_in);
     struct job j = {.y = y + panel_begin * SL_PANEL,
@@ -106,7 +117,7 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
     if (panel_begin >= panel_end || rows == 0)
         return;
     j.scales = (const uint8_t *)panels + panel_begin * j.panel;
-    j.w = j.scales + sl_scales_bytes(n_groups);
+    j.w = j.scales + sl_scales_bytes(type, n_groups);
     if (rows <= FEW_ROWS || n_in == 0) {
         for (size_t r = 0; r < rows; r += FEW_ROWS, j.x += FEW_ROWS * ldx, j.y += FEW_ROWS * ldy)
             few_rows(j, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);

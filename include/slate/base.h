@@ -37,6 +37,8 @@ enum sl_dtype {
     SL_DTYPE_Q8 = SL_DTYPE_COUNT,
     SL_DTYPE_Q4,
     SL_DTYPE_Q4_0, /* 4 bits in even steps, as GGUF files have them */
+    SL_DTYPE_Q4_K, /* GGUF's blocks of 256 with scales of 6 bits for 32, and minima */
+    SL_DTYPE_Q6_K, /* likewise, with scales of 8 bits for 16 */
     SL_DTYPE_KINDS
 };
 

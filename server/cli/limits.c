@@ -161,7 +161,7 @@ const struct series *limits_arithmetic(const struct limits *l, enum sl_dtype typ
 {
     if (!sl_is_quantised(type))
         return &l->fma;
-    return type == SL_DTYPE_Q8 ? &l->bytes : &l->fours;
+    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q6_K ? &l->bytes : &l->fours;
 }
 
 void limits_measure(struct limits *l, struct sl_workers *w, const char *table, const void *memory,

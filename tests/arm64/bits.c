@@ -4,13 +4,14 @@
  *
  * One line for a model: its title, a hash of the logits and one of the state, after some tokens in
  * chunks and one by one, alone and beside others. suite.sh compares the lines of two architectures.
- * Models are seeded, in memory or in a temporary folder. */
+ * Models are seeded, in memory or in a temporary folder, or GGUF files of tests/vectors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/base/mem.h"
 #include "tests/support/among.h"
+#include "tests/support/must.h"
 #include "tests/support/rules.h"
 #include "tests/support/seeded.h"
 
@@ -48,6 +49,19 @@ static void print_seeded(enum sl_dtype dtype, enum sl_dtype weights, const char 
     free(bytes);
 }
 
+/* A file whose own codes run. */
+static void print_file(const char *name, const char *kernels)
+{
+    char path[128];
+    struct sl_error err;
+    struct sl_model *m = NULL;
+    (void)snprintf(path, sizeof path, "tests/vectors/gguf/%s.gguf", name);
+    must(sl_model_open(&m, &(struct sl_model_options){.path = path, .kernels = kernels}, &err),
+         &err);
+    print_bits(name, m);
+    sl_model_close(m);
+}
+
 int main(int argc, char **argv)
 {
     const char *kernels = argc > 1 ? argv[1] : NULL;
@@ -56,6 +70,8 @@ int main(int argc, char **argv)
     print_seeded(SL_DTYPE_BF16, SL_DTYPE_BF16, kernels);
     print_seeded(SL_DTYPE_F32, SL_DTYPE_Q8, kernels);
     print_seeded(SL_DTYPE_F32, SL_DTYPE_Q4, kernels);
+    print_file("rwkv7-q4_q8", kernels);
+    print_file("mamba2-q4_k_m", kernels);
     for (const struct rule *r = rules; r->title; r++) {
         struct sl_model *m = rule_open(r, kernels);
         print_bits(r->title, m);

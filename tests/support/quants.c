@@ -89,3 +89,84 @@ unsigned char *quant_pack(enum sl_dtype type, const float *w, size_t n_out, size
     sl_pack_matrix(p, type, w, SL_DTYPE_F32, n_out, n_in, n_in, 1, 0, sl_panels(n_out));
     return p;
 }
+
+unsigned char *quant_from_k_blocks(enum sl_dtype type, size_t n_out, size_t n_in, uint64_t seed,
+                                   unsigned char **ret)
+{
+    size_t block = type == SL_DTYPE_Q4_K ? 144 : 210, n = n_out * (n_in / 256) * block;
+    size_t bytes = sl_pack_bytes(type, n_out, n_in);
+    unsigned char *b = sl_malloc(n ? n : 1), *p = sl_aligned_calloc(bytes ? bytes : 1);
+    assert_true(b && p);
+    for (size_t i = 0; i < n; i++)
+        b[i] = (unsigned char)next_random(&seed);
+    for (size_t i = 0; i < n; i += block) { /* what would be no number becomes one */
+        uint16_t d[2] = {(uint16_t)(0x1000 + next_random(&seed) % 0x1000),
+                         (uint16_t)(0x9000 + next_random(&seed) % 0x1000)};
+        memcpy(b + i + (type == SL_DTYPE_Q4_K ? 0 : 208), d, type == SL_DTYPE_Q4_K ? 4 : 2);
+    }
+    memset(p, 0xA5, bytes);
+    sl_pack_blocks(p, type, b, n_out, n_in, 0, sl_panels(n_out));
+    if (ret)
+        *ret = b;
+    else
+        sl_free(b);
+    return p;
+}
+
+struct sl_group *quant_inputs(const float *x, size_t rows, size_t n_in, size_t *ret_ld)
+{
+    size_t ld = sl_groups(n_in) + 1;
+    struct sl_group *q = sl_malloc((rows * ld - 1) * sizeof *q);
+    assert_non_null(q);
+    memset(q, 0x7f, (rows * ld - 1) * sizeof *q);
+    for (size_t r = 0; r < rows; r++)
+        sl_kernels_find("ref")->quantise(q + r * ld, x + r * n_in, n_in);
+    *ret_ld = ld;
+    return q;
+}
+
+void quant_check(const struct sl_kernels *k, const unsigned char *panels, enum sl_dtype type,
+                 const struct sl_group *x, size_t ldx, size_t rows, size_t n_in, size_t n_out,
+                 size_t begin, size_t end)
+{
+    size_t ldy = sl_panels(n_out) * SL_PANEL + 3, n = rows * ldy - 3;
+    float *got = quant_floats(n), *want = quant_floats(n);
+    for (size_t i = 0; i < n; i++)
+        got[i] = want[i] = 12345;
+    sl_kernels_find("ref")->matmul_q(want, ldy, x, ldx, rows, panels, type, n_in, begin, end);
+    k->matmul_q(got, ldy, x, ldx, rows, panels, type, n_in, begin, end);
+    size_t i = first_difference(got, want, n);
+    if (i < n)
+        fail_msg("%s %s, %zu rows of %zu to %zu, panels %zu to %zu: [%zu][%zu] is %a, not %a",
+                 k->name, sl_dtype_name(type), rows, n_in, n_out, begin, end, i / ldy, i % ldy,
+                 (double)got[i], (double)want[i]);
+    sl_free(got);
+    sl_free(want);
+}
+
+const size_t quant_rows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
+                             13, 14, 16, 18, 20, 22, 24, 25, 37, 64, 0};
+
+void quant_check_rows(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t n_out,
+                      int values)
+{
+    const struct sl_kernels *ref = sl_kernels_find("ref");
+    size_t end = sl_panels(n_out);
+    for (size_t i = 0; quant_rows[i]; i++) {
+        size_t n = quant_rows[i] * n_in, ld;
+        float *x = quant_floats(n);
+        if (values == 0)
+            fill_uniform(x, n, n);
+        else
+            fill_special(x, n, n, values == 2);
+        struct sl_group *q = quant_inputs(x, quant_rows[i], n_in, &ld);
+        FOR_TABLES(k, ref)
+        {
+            quant_check(k, panels, type, q, ld, quant_rows[i], n_in, n_out, 0, end);
+            if (end > 2)
+                quant_check(k, panels, type, q, ld, quant_rows[i], n_in, n_out, 1, end - 1);
+        }
+        sl_free(q);
+        sl_free(x);
+    }
+}

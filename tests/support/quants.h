@@ -36,4 +36,27 @@ unsigned char *quant_from_blocks(enum sl_dtype type, size_t n_out, size_t n_in, 
 /* w, packed; of Q4_0, which comes from files only, any codes. */
 unsigned char *quant_pack(enum sl_dtype type, const float *w, size_t n_out, size_t n_in);
 
+/* Of Q4_K and Q6_K: panels of random blocks, of which all rows of 16 outputs are there; *ret (may
+ * be NULL): the blocks. n_in: whole ones. */
+unsigned char *quant_from_k_blocks(enum sl_dtype type, size_t n_out, size_t n_in, uint64_t seed,
+                                   unsigned char **ret);
+
+/* Rows brought to 8 bits by the scalar way, *ret_ld groups apart, with a gap that holds nothing of
+ * use. */
+struct sl_group *quant_inputs(const float *x, size_t rows, size_t n_in, size_t *ret_ld);
+
+/* Panels [begin, end) of a product by k, against the scalar one, bit for bit; the rest must stay as
+ * it was. Fails the test. */
+void quant_check(const struct sl_kernels *k, const unsigned char *panels, enum sl_dtype type,
+                 const struct sl_group *x, size_t ldx, size_t rows, size_t n_in, size_t n_out,
+                 size_t begin, size_t end);
+
+/* Numbers of rows that take every way that there is; ends with 0. */
+extern const size_t quant_rows[];
+
+/* All of them, of inputs that are `values` 0: ordinary, 1: with all kinds of numbers, 2: with what
+ * is no number; panels from the first to the last, and those between. */
+void quant_check_rows(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t n_out,
+                      int values);
+
 #endif

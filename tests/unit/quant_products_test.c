@@ -21,18 +21,6 @@
 
 static const struct sl_kernels *ref;
 
-static struct sl_group *quantised(const float *x, size_t rows, size_t n_in, size_t *ret_ld)
-{
-    size_t ld = sl_groups(n_in) + 1; /* a gap that holds nothing of use */
-    struct sl_group *q = sl_malloc((rows * ld - 1) * sizeof *q);
-    assert_non_null(q);
-    memset(q, 0x7f, (rows * ld - 1) * sizeof *q);
-    for (size_t r = 0; r < rows; r++)
-        ref->quantise(q + r * ld, x + r * n_in, n_in);
-    *ret_ld = ld;
-    return q;
-}
-
 static void products_are_accurate(void **state)
 {
     (void)state;
@@ -41,7 +29,7 @@ static void products_are_accurate(void **state)
     fill_uniform(w, (size_t)OUT * IN, 1);
     fill_uniform(x, (size_t)ROWS * IN, 2);
     size_t ld;
-    struct sl_group *q = quantised(x, ROWS, IN, &ld);
+    struct sl_group *q = quant_inputs(x, ROWS, IN, &ld);
     for (size_t t = 0; t < QUANT_TYPES; t++) {
         unsigned char *p = quant_pack(quant_types[t], w, OUT, IN);
         ref->matmul_q(y, LDY, q, ld, ROWS, p, quant_types[t], IN, 0, sl_panels(OUT));
@@ -66,52 +54,12 @@ static void products_are_accurate(void **state)
     sl_free(w);
 }
 
-/* Panels [begin, end) of one product; the rest of y must stay as it was. */
-static void check(const struct sl_kernels *k, const unsigned char *panels, enum sl_dtype type,
-                  const struct sl_group *x, size_t ldx, size_t rows, size_t n_in, size_t n_out,
-                  size_t begin, size_t end)
-{
-    size_t ldy = sl_panels(n_out) * SL_PANEL + 3, n = rows * ldy - 3;
-    float *got = quant_floats(n), *want = quant_floats(n);
-    for (size_t i = 0; i < n; i++)
-        got[i] = want[i] = 12345;
-    ref->matmul_q(want, ldy, x, ldx, rows, panels, type, n_in, begin, end);
-    k->matmul_q(got, ldy, x, ldx, rows, panels, type, n_in, begin, end);
-    size_t i = first_difference(got, want, n);
-    if (i < n)
-        fail_msg("%s %s, %zu rows of %zu to %zu, panels %zu to %zu: [%zu][%zu] is %a, not %a",
-                 k->name, sl_dtype_name(type), rows, n_in, n_out, begin, end, i / ldy, i % ldy,
-                 (double)got[i], (double)want[i]);
-    sl_free(got);
-    sl_free(want);
-}
-
-static const size_t many[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
-                              13, 14, 16, 18, 20, 22, 24, 25, 37, 64, 0};
-
 static void check_shape(enum sl_dtype type, size_t n_in, size_t n_out, int values)
 {
     float *w = quant_floats(n_out * n_in);
     fill_uniform(w, n_out * n_in, n_in * 1000 + n_out);
     unsigned char *panels = quant_pack(type, w, n_out, n_in);
-    size_t end = sl_panels(n_out);
-    for (size_t i = 0; many[i]; i++) {
-        size_t n = many[i] * n_in, ld;
-        float *x = quant_floats(n);
-        if (values == 0)
-            fill_uniform(x, n, n);
-        else
-            fill_special(x, n, n, values == 2);
-        struct sl_group *q = quantised(x, many[i], n_in, &ld);
-        FOR_TABLES(k, ref)
-        {
-            check(k, panels, type, q, ld, many[i], n_in, n_out, 0, end);
-            if (end > 2)
-                check(k, panels, type, q, ld, many[i], n_in, n_out, 1, end - 1);
-        }
-        sl_free(q);
-        sl_free(x);
-    }
+    quant_check_rows(panels, type, n_in, n_out, values);
     sl_free(panels);
     sl_free(w);
 }
@@ -181,7 +129,7 @@ static void extremes(void **state)
                            2);
             FOR_TABLES(k, ref)
             for (size_t rows = 1; rows <= ROWS; rows++)
-                check(k, p, quant_types[t], q, 3, rows, IN, OUT, 0, 2);
+                quant_check(k, p, quant_types[t], q, 3, rows, IN, OUT, 0, 2);
         }
         /* And what it comes to: 96 products of the lowest code and 127, with the scales 1, 2, 3. */
         float y[OUT];
@@ -217,7 +165,7 @@ static void a_bad_row_is_alone(void **state)
     x[3 * IN + 40] = NAN;
     x[9 * IN] = INFINITY;
     size_t ld;
-    struct sl_group *q = quantised(x, ROWS, IN, &ld);
+    struct sl_group *q = quant_inputs(x, ROWS, IN, &ld);
     for (size_t t = 0; t < QUANT_TYPES; t++) {
         unsigned char *p = quant_pack(quant_types[t], w, OUT, IN);
         for (const char *const *name = sl_kernels_names(); *name; name++) {

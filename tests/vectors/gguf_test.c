@@ -16,7 +16,9 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/kernels/kernels.h"
 #include "slate/tokenizer.h"
+#include "tests/support/among.h"
 #include "tests/support/floats.h"
 #include "tests/support/gguf_models.h"
 #include "tests/support/runner.h"
@@ -203,31 +205,65 @@ static void test_types_that_are_asked_for(void **state)
     sl_model_close(plain);
 }
 
-/* Without a wish the file's own codes run: nearer to its values in F32 than what Q4 or Q8 would
- * make of them, as only the inputs are brought to 8 bits; and in the memory that they take there.
- */
+/* Without a wish the file's own codes run: nearer to its values in F32 than what Q4 would make of
+ * them, as only the inputs are brought to 8 bits; and in the memory that they take there. */
 static void test_own_codes(void **state)
 {
     (void)state;
-    struct sl_model *plain = open_file("rwkv7-q4_q8", &in_f32),
-                    *own = open_file("rwkv7-q4_q8", NULL);
-    struct sl_model *four =
-        open_file("rwkv7-q4_q8", &(struct sl_model_options){.weights = SL_DTYPE_Q4});
-    assert_true(sl_model_info(own)->weights == SL_DTYPE_Q4_0 ||
-                sl_model_info(own)->weights == SL_DTYPE_Q8);
-    assert_true(sl_model_info(own)->weight_bytes < sl_model_info(plain)->weight_bytes * 6 / 10);
-    assert_memory_equal(sl_model_info(own)->fingerprint, sl_model_info(plain)->fingerprint, 16);
-    float *want = logits_of(plain), *got = logits_of(own), *other = logits_of(four);
-    size_t stride = sl_model_logits_stride(plain);
-    double worst = compare(own, got, want, stride), again = compare(four, other, want, stride);
-    print_message("own codes %.2g from F32, through Q4 %.2g\n", worst, again);
-    assert_true(worst > 0 && worst < again / 2);
-    sl_free(want);
-    sl_free(got);
-    sl_free(other);
-    sl_model_close(plain);
-    sl_model_close(own);
-    sl_model_close(four);
+    static const struct {
+        const char *name;
+        enum sl_dtype weights; /* that most elements have */
+    } rows[] = {{"rwkv7-q4_q8", SL_DTYPE_Q4_0}, {"mamba2-q4_k_m", SL_DTYPE_Q4_K}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_model *plain = open_file(rows[i].name, &in_f32),
+                        *own = open_file(rows[i].name, NULL);
+        struct sl_model *four =
+            open_file(rows[i].name, &(struct sl_model_options){.weights = SL_DTYPE_Q4});
+        assert_int_equal(sl_model_info(own)->weights, rows[i].weights);
+        assert_true(sl_model_info(own)->weight_bytes < sl_model_info(plain)->weight_bytes * 6 / 10);
+        assert_memory_equal(sl_model_info(own)->fingerprint, sl_model_info(plain)->fingerprint, 16);
+        float *want = logits_of(plain), *got = logits_of(own), *other = logits_of(four);
+        size_t stride = sl_model_logits_stride(plain);
+        double worst = compare(own, got, want, stride), again = compare(four, other, want, stride);
+        print_message("%s: own codes %.2g from F32, through Q4 %.2g\n", rows[i].name, worst, again);
+        assert_true(worst > 0 && worst < again / 2);
+        sl_free(want);
+        sl_free(got);
+        sl_free(other);
+        sl_model_close(plain);
+        sl_model_close(own);
+        sl_model_close(four);
+    }
+}
+
+/* Files of several types: the same bits alone and among others, in any chunks, with any number of
+ * threads, by every table of kernels. */
+static void test_own_codes_among_others(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"rwkv7-q4_q8", "mamba2-q4_k_m"};
+    enum { TOKENS = 40, MAX_ROWS = 64, OTHERS = 3 };
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        struct hashes first = {0};
+        bool any = false;
+        for (const char *const *name = sl_kernels_names(); *name; name++) {
+            struct sl_model *m = open_file(files[f], &(struct sl_model_options){.kernels = *name});
+            for (size_t i = 0; i < 6; i++) {
+                static const size_t threads[] = {1, 2, 3}, chunks[] = {1, 7, 13};
+                struct runner r;
+                struct others o;
+                runner_open(&r, m, threads[i % 3], MAX_ROWS, OTHERS + 1);
+                others_open(&o, m, i < 3 ? 0 : OTHERS);
+                struct hashes h = run_among(&r, chunks[(i + i / 3) % 3], TOKENS, &o);
+                first = any ? first : h;
+                any = true;
+                assert_same(h, first, *name);
+                others_close(&o);
+                runner_close(&r);
+            }
+            sl_model_close(m);
+        }
+    }
 }
 
 /* The file's own vocabulary: the ids that llama.cpp gives. */
@@ -285,6 +321,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_what_quantising_costs),
         cmocka_unit_test(test_types_that_are_asked_for),
         cmocka_unit_test(test_own_codes),
+        cmocka_unit_test(test_own_codes_among_others),
         cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
