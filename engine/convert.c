@@ -8,7 +8,7 @@
  * The header is put together with zeros in the place of two marks of fixed length: the fingerprint
  * of the file's own content, which is taken by loading what was written, and whether a value was
  * narrowed, which shows while values are written. */
-#include "slate/convert.h"
+#include "engine/convert_priv.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -20,21 +20,13 @@
 #include "engine/formats/gguf_carry.h"
 #include "engine/formats/safetensors_text.h"
 #include "engine/formats/vocabulary.h"
-#include "engine/kernels/convert.h"
+#include "engine/kernels/kernels.h"
 #include "engine/load_priv.h"
 #include "engine/model_priv.h"
 
 enum {
-    BLOCK = 16384,          /* values that are converted at a time */
-    PIECE = 1 << 20,        /* bytes that are handed on at once */
     HEADER_MAX = 100000000, /* the format's own limit */
     LATER = 10              /* characters of "narrowed": "yes" or "no", and blanks around it */
-};
-
-struct entry {
-    const struct sl_tensor *t; /* NULL: the tokenizer */
-    enum sl_dtype type;
-    size_t begin, bytes; /* in the data */
 };
 
 struct sl_conversion {
@@ -49,7 +41,7 @@ struct sl_conversion {
     unsigned char fingerprint[16];
     unsigned char own[16]; /* of the content that was read */
     size_t vocab_size;
-    struct entry *v; /* there is room for one more than n_source */
+    struct sl_conversion_entry *v; /* there is room for the tokenizer */
     size_t n_source;
     size_t n, n_converted, data_n; /* of the file */
     struct sl_header_text header;
@@ -58,64 +50,107 @@ struct sl_conversion {
 
 /* --- the source -------------------------------------------------------------------------------*/
 
-/* Where it is no matrix: quantised blocks and exponents are what GGUF files have, and safetensors
- * files have not. */
-static enum sl_dtype plain_type(const struct sl_tensor *t)
-{
-    return t->block || t->exponent ? SL_DTYPE_F32 : t->dtype;
-}
+/* What a tensor of the source becomes. */
+struct choice {
+    enum sl_dtype type; /* NONE: it is left out */
+    size_t n_in;        /* of a matrix whose rows are outputs, else 0 */
+    bool blocks;        /* all that it is used for can be had of its own blocks */
+};
 
-/* Of each tensor of the source, the type that it is written in. NONE: it is left out. */
-static void choose_types(const struct sl_conversion *c, const struct sl_load *l,
-                         enum sl_dtype *types)
+/* Of each tensor of the source. */
+static void choose(const struct sl_conversion *c, const struct sl_load *l, struct choice *v)
 {
     const struct sl_tensors *ts = c->tensors;
+    bool own = c->weights == SL_DTYPE_NONE || sl_is_quantised(c->weights);
     for (size_t i = 0; i < ts->n; i++) {
-        bool left_out =
-            l->marks[i] == SL_MARK_TWIN || strcmp(ts->v[i].name, SL_CONVERTED_TENSOR) == 0;
-        types[i] = left_out ? SL_DTYPE_NONE : plain_type(&ts->v[i]);
+        const struct sl_tensor *t = &ts->v[i];
+        bool left_out = l->marks[i] == SL_MARK_TWIN || strcmp(t->name, SL_CONVERTED_TENSOR) == 0;
+        v[i].type = left_out ? SL_DTYPE_NONE : sl_conversion_plain(t);
+        v[i].blocks = own && l->marks[i] == SL_MARK_USED && sl_block_readable(t->block) &&
+                      t->contiguous && !t->exponent && t->rank == 2;
     }
     for (int pass = 0; pass < 2; pass++) /* matrices, but what is anything else as well is not */
         for (size_t i = 0; i < l->n_jobs; i++) {
             const struct sl_load_job *j = &l->jobs[i];
             const struct sl_tensor *t = sl_tensors_find(ts, j->t->name);
             bool matrix = j->kind == SL_JOB_MATRIX;
-            if (matrix == (pass == 0))
-                types[t - ts->v] = matrix ? j->type : plain_type(t);
+            struct choice *x = &v[t - ts->v];
+            if (matrix == (pass == 1))
+                continue;
+            x->type = matrix ? j->type : sl_conversion_plain(t);
+            x->n_in = matrix && j->layout == SL_OUT_IN && !(t->block && sl_tensor_turned(t))
+                          ? j->n_in
+                          : 0;
+            x->blocks =
+                x->blocks && (matrix ? j->type == sl_block_kept(t->block) : j->kind == SL_JOB_ROWS);
         }
+}
+
+static void name_of(char ret[SL_TENSOR_NAME_MAX + 16], const struct sl_conversion_entry *e)
+{
+    (void)snprintf(ret, SL_TENSOR_NAME_MAX + 16, "%s%s", e->t ? e->t->name : SL_CONVERTED_TENSOR,
+                   sl_conversion_suffix(e));
 }
 
 /* Wide elements first, so that each tensor lies at a multiple of its elements' size. */
 static int by_size(const void *a, const void *b)
 {
-    const struct entry *x = a, *y = b;
-    size_t n = sl_dtype_size(x->type), m = sl_dtype_size(y->type);
+    const struct sl_conversion_entry *x = a, *y = b;
+    char name[2][SL_TENSOR_NAME_MAX + 16];
+    size_t n = sl_dtype_size(sl_conversion_dtype(x)), m = sl_dtype_size(sl_conversion_dtype(y));
     if (n != m)
         return n < m ? 1 : -1;
-    return strcmp(x->t ? x->t->name : SL_CONVERTED_TENSOR, y->t ? y->t->name : SL_CONVERTED_TENSOR);
+    name_of(name[0], x);
+    name_of(name[1], y);
+    return strcmp(name[0], name[1]);
+}
+
+static void add_entry(struct sl_conversion *c, const struct sl_tensor *t,
+                      enum sl_conversion_form form, enum sl_dtype type)
+{
+    struct sl_conversion_entry *e = &c->v[c->n_source++];
+    size_t shape[SL_TENSOR_RANK_MAX];
+    *e = (struct sl_conversion_entry){.t = t, .form = form, .type = type};
+    unsigned rank = sl_conversion_shape(e, shape);
+    e->bytes = sl_dtype_size(sl_conversion_dtype(e));
+    for (unsigned i = 0; i < rank; i++)
+        e->bytes *= shape[i]; /* not more than the source's elements take */
+}
+
+static void add_tensor(struct sl_conversion *c, const struct sl_tensor *t, const struct choice *x)
+{
+    enum sl_dtype type = x->type;
+    if (type == SL_DTYPE_NONE)
+        return;
+    if (x->blocks) {
+        add_entry(c, t, SL_FORM_BLOCKS, type);
+        return;
+    }
+    if (sl_is_quantised(type) && type != t->dtype && !sl_conversion_can_code(t, type, x->n_in))
+        type = sl_conversion_plain(t); /* made when it is loaded, of the same values */
+    c->n_converted += type != t->dtype || t->exponent;
+    if (!sl_is_quantised(type)) {
+        add_entry(c, t, SL_FORM_VALUES, type);
+        return;
+    }
+    add_entry(c, t, SL_FORM_SCALES, type);
+    add_entry(c, t, SL_FORM_CODES, type);
 }
 
 static enum sl_code list_entries(struct sl_conversion *c, const struct sl_load *l,
                                  struct sl_error *err)
 {
     const struct sl_tensors *ts = c->tensors;
-    enum sl_dtype *types = sl_calloc(ts->n + 1, sizeof *types);
-    c->v = sl_calloc(ts->n + 1, sizeof *c->v);
-    if (!types || !c->v) {
-        sl_free(types);
+    struct choice *v = sl_calloc(ts->n + 1, sizeof *v);
+    c->v = sl_calloc(2 * ts->n + 1, sizeof *c->v);
+    if (!v || !c->v) {
+        sl_free(v);
         return sl_fail(err, SL_E_NO_MEMORY, "%.160s: no memory for its list of tensors", l->name);
     }
-    choose_types(c, l, types);
-    for (size_t i = 0; i < ts->n; i++) {
-        if (types[i] == SL_DTYPE_NONE)
-            continue;
-        c->n_converted += types[i] != ts->v[i].dtype || ts->v[i].exponent;
-        c->v[c->n_source++] =
-            (struct entry){.t = &ts->v[i],
-                           .type = types[i],
-                           .bytes = ts->v[i].n_elements * sl_dtype_size(types[i])};
-    }
-    sl_free(types);
+    choose(c, l, v);
+    for (size_t i = 0; i < ts->n; i++)
+        add_tensor(c, &ts->v[i], &v[i]);
+    sl_free(v);
     return SL_OK;
 }
 
@@ -197,7 +232,8 @@ static void lay_out(struct sl_conversion *c)
     c->n = c->n_source;
     c->data_n = 0;
     if (c->extras.tokenizer)
-        c->v[c->n++] = (struct entry){.type = SL_DTYPE_U8, .bytes = c->extras.n_tokenizer};
+        c->v[c->n++] =
+            (struct sl_conversion_entry){.type = SL_DTYPE_U8, .bytes = c->extras.n_tokenizer};
     qsort(c->v, c->n, sizeof *c->v, by_size);
     for (size_t i = 0; i < c->n; i++) {
         c->v[i].begin = c->data_n;
@@ -245,10 +281,12 @@ static enum sl_code make_header(struct sl_conversion *c, struct sl_error *err)
     put_meta(h, "slate.chat_template", c->extras.chat_template);
     sl_header_put_text(h, "}");
     for (size_t i = 0; i < c->n; i++) {
-        const struct entry *e = &c->v[i];
-        sl_header_put_tensor(h, e->t ? e->t->name : SL_CONVERTED_TENSOR, e->type,
-                             e->t ? e->t->rank : 1, e->t ? e->t->shape : &e->bytes, e->begin,
-                             e->bytes);
+        const struct sl_conversion_entry *e = &c->v[i];
+        char name[SL_TENSOR_NAME_MAX + 16];
+        size_t shape[SL_TENSOR_RANK_MAX];
+        unsigned rank = sl_conversion_shape(e, shape);
+        name_of(name, e);
+        sl_header_put_tensor(h, name, sl_conversion_dtype(e), rank, shape, e->begin, e->bytes);
     }
     sl_header_put_text(h, "}");
     sl_header_pad(h);
@@ -294,15 +332,6 @@ static enum sl_code name_source(struct sl_conversion *c, const char *path, struc
     return SL_OK;
 }
 
-/* The form has no blocks: where none was asked for, it is the type that holds their values. */
-static enum sl_dtype type_of_blocks(const struct sl_tensors *t)
-{
-    for (size_t i = 0; i < t->n; i++)
-        if (t->v[i].block)
-            return SL_DTYPE_F32;
-    return SL_DTYPE_NONE;
-}
-
 static enum sl_code read_source(struct sl_conversion *c, const struct sl_conversion_options *opt,
                                 struct sl_error *err)
 {
@@ -310,8 +339,6 @@ static enum sl_code read_source(struct sl_conversion *c, const struct sl_convers
     struct sl_load l;
     const char *file;
     (void)last_part(opt->path, &file);
-    if (c->weights == SL_DTYPE_NONE)
-        c->weights = type_of_blocks(c->tensors);
     enum sl_code rc = sl_model_declare(
         &m, &l, file, &(struct sl_model_options){.weights = c->weights, .rule = opt->rule}, err);
     if (rc == SL_OK) {
@@ -339,10 +366,10 @@ enum sl_code sl_conversion_open(struct sl_conversion **ret, const struct sl_conv
                                 struct sl_error *err)
 {
     enum sl_dtype w = opt->weights;
-    if (w != SL_DTYPE_NONE && w != SL_DTYPE_F32 && w != SL_DTYPE_BF16 && w != SL_DTYPE_F16)
+    if (w != SL_DTYPE_NONE && w != SL_DTYPE_F32 && w != SL_DTYPE_BF16 && w != SL_DTYPE_F16 &&
+        w != SL_DTYPE_Q8 && w != SL_DTYPE_Q4)
         return sl_fail(err, SL_E_INVALID_VALUE,
-                       "a model can be converted to F32, BF16 or F16, not "
-                       "to %s",
+                       "a model can be converted to F32, BF16, F16, Q8 or Q4, not to %s",
                        sl_dtype_name(w));
     struct sl_conversion *c = sl_calloc(1, sizeof *c);
     if (!c)
@@ -411,115 +438,6 @@ bool sl_conversion_reads(const struct sl_conversion *c, uint64_t device, uint64_
 
 /* --- writing ----------------------------------------------------------------------------------*/
 
-struct writing {
-    struct sl_conversion *c;
-    sl_conversion_sink *sink;
-    void *arg;
-    struct sl_error *err;
-};
-
-/* n bytes as they are; `mapped`: they are a file's, whose pages are given back. */
-static enum sl_code put(struct writing *w, const unsigned char *p, size_t n, bool mapped)
-{
-    enum sl_code rc = SL_OK;
-    for (size_t i = 0; i < n && rc == SL_OK; i += PIECE) {
-        size_t part = n - i < PIECE ? n - i : PIECE;
-        rc = w->sink(w->arg, p + i, part, w->err);
-        if (mapped)
-            sl_tensors_forget(w->c->tensors, p + i, part);
-    }
-    return rc;
-}
-
-/* dst holds n values of `type`. Whether one of them is another number than it was. */
-static bool narrow(unsigned char *dst, enum sl_dtype type, const float *x, size_t n)
-{
-    bool lost = false;
-    for (size_t i = 0; i < n; i++) {
-        uint16_t h = type == SL_DTYPE_F16 ? sl_f16_from_f32(x[i]) : sl_bf16_from_f32(x[i]);
-        lost |= x[i] != (type == SL_DTYPE_F16 ? sl_f32_from_f16(h) : sl_f32_from_bf16(h));
-        memcpy(dst + i * sizeof h, &h, sizeof h);
-    }
-    return lost;
-}
-
-/* t: its values are to be had one after the other. */
-static enum sl_code put_converted(struct writing *w, const struct entry *e,
-                                  const struct sl_tensor *t, bool mapped)
-{
-    struct buffers {
-        float values[BLOCK];
-        unsigned char bytes[BLOCK * sizeof(float)];
-    } *b = sl_malloc(sizeof *b);
-    if (!b)
-        return sl_fail(w->err, SL_E_NO_MEMORY, "no memory to convert tensor %s", t->name);
-    _Static_assert(BLOCK % SL_BLOCK_WEIGHTS_MAX == 0, "whole blocks");
-    size_t to = sl_dtype_size(e->type);
-    enum sl_code rc = SL_OK;
-    for (size_t i = 0; i < t->n_elements && rc == SL_OK; i += BLOCK) {
-        size_t n = t->n_elements - i < BLOCK ? t->n_elements - i : BLOCK;
-        sl_tensor_values(t, (ptrdiff_t)i, n, b->values);
-        if (e->type == SL_DTYPE_F32)
-            memcpy(b->bytes, b->values, n * to);
-        else if (narrow(b->bytes, e->type, b->values, n))
-            w->c->narrowed = true;
-        rc = w->sink(w->arg, b->bytes, n * to, w->err);
-        const unsigned char *from = sl_tensor_at(t, (ptrdiff_t)i);
-        if (mapped)
-            sl_tensors_forget(w->c->tensors, from,
-                              (size_t)(sl_tensor_at(t, (ptrdiff_t)(i + n)) - from));
-    }
-    sl_free(b);
-    return rc;
-}
-
-/* Its elements, or, where it has blocks or an exponent, its values, in order and by themselves;
- * *ret_copy is the caller's. False: no memory. */
-static bool lay_out_tensor(const struct sl_tensor *t, struct sl_tensor *ret, void **ret_copy)
-{
-    bool valued = t->block || t->exponent;
-    *ret = (struct sl_tensor){
-        .name = t->name, .dtype = plain_type(t), .n_elements = t->n_elements, .contiguous = true};
-    size_t n = t->n_elements, size = sl_dtype_size(ret->dtype);
-    float *lying = valued ? sl_malloc(n * sizeof *lying) : NULL;
-    unsigned char *copy = sl_malloc(n * size);
-    if (!copy || (valued && !lying)) {
-        sl_free(lying);
-        sl_free(copy);
-        return false;
-    }
-    if (valued) {
-        assert(sl_tensor_turned(t));
-        sl_tensor_values(t, 0, n, lying);
-        struct sl_tensor all = *t;
-        all.dtype = SL_DTYPE_F32, all.block = SL_BLOCK_NONE, all.exponent = 0;
-        all.data = (unsigned char *)lying;
-        sl_tensor_copy(&all, copy);
-    } else {
-        sl_tensor_copy(t, copy);
-    }
-    sl_free(lying);
-    ret->data = *ret_copy = copy;
-    return true;
-}
-
-static enum sl_code put_tensor(struct writing *w, const struct entry *e)
-{
-    if (!e->t)
-        return put(w, w->c->extras.tokenizer, e->bytes, false);
-    void *copy = NULL;
-    struct sl_tensor t = *e->t;
-    if (!t.contiguous) {
-        if (!lay_out_tensor(e->t, &t, &copy))
-            return sl_fail(w->err, SL_E_NO_MEMORY, "no memory to read tensor %s", e->t->name);
-        sl_tensor_forget(w->c->tensors, e->t);
-    }
-    bool as_it_is = e->type == t.dtype && !t.exponent;
-    enum sl_code rc = as_it_is ? put(w, t.data, e->bytes, !copy) : put_converted(w, e, &t, !copy);
-    sl_free(copy);
-    return rc;
-}
-
 /* Whoever opens the file will: so now, before gigabytes are written. */
 static enum sl_code try_tokenizer(const struct sl_conversion *c, struct sl_error *err)
 {
@@ -540,7 +458,12 @@ static enum sl_code try_tokenizer(const struct sl_conversion *c, struct sl_error
 enum sl_code sl_conversion_write(struct sl_conversion *c, sl_conversion_sink *sink, void *arg,
                                  struct sl_error *err)
 {
-    struct writing w = {.c = c, .sink = sink, .arg = arg, .err = err};
+    struct sl_conversion_put w = {.source = c->tensors,
+                                  .tokenizer = c->extras.tokenizer,
+                                  .sink = sink,
+                                  .arg = arg,
+                                  .err = err,
+                                  .narrowed = c->was_narrowed};
     unsigned char length[8];
     assert(c->n == 0); /* once */
     enum sl_code rc = try_tokenizer(c, err);
@@ -551,13 +474,13 @@ enum sl_code sl_conversion_write(struct sl_conversion *c, sl_conversion_sink *si
     uint64_t n = c->header.n;
     for (size_t i = 0; i < sizeof length; i++)
         length[i] = (unsigned char)(n >> (8 * i));
-    c->narrowed = c->was_narrowed;
     if (rc == SL_OK)
         rc = sink(arg, length, sizeof length, err);
     if (rc == SL_OK)
         rc = sink(arg, c->header.p, c->header.n, err);
     for (size_t i = 0; i < c->n && rc == SL_OK; i++)
-        rc = put_tensor(&w, &c->v[i]);
+        rc = sl_conversion_put(&w, &c->v[i]);
+    c->narrowed = w.narrowed;
     c->written = rc == SL_OK;
     return rc;
 }

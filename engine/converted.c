@@ -26,7 +26,8 @@ static bool parse_hex(const char *s, unsigned char ret[16])
 
 static bool parse_type(const char *s, enum sl_dtype *ret)
 {
-    static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_F16};
+    static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_F16, SL_DTYPE_Q8,
+                                          SL_DTYPE_Q4};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(s, sl_dtype_name(types[i])) == 0) {
             *ret = types[i];
@@ -81,7 +82,7 @@ enum sl_code sl_converted_read(struct sl_converted *ret, const struct sl_tensors
     if (content && !parse_hex(content, c.content))
         return corrupt(file, "slate.content", content, digits, err);
     if (weights && !parse_type(weights, &c.weights))
-        return corrupt(file, "slate.weights", weights, "F32, BF16 or F16", err);
+        return corrupt(file, "slate.weights", weights, "F32, BF16, F16, Q8 or Q4", err);
     if (narrowed && strcmp(narrowed, "yes") != 0 && strcmp(narrowed, "no") != 0)
         return corrupt(file, "slate.narrowed", narrowed, "yes or no", err);
     c.has_fingerprint = fingerprint && content;

@@ -124,9 +124,16 @@ void sl_load_refuse_rest(struct sl_load *l)
                          l->tensors->settings ? l->tensors->settings->name : "the file");
 }
 
+/* Types that values are read from; codes where those can be multiplied. */
+static bool is_usable(const struct sl_tensor *t, bool codes)
+{
+    return t->dtype == SL_DTYPE_F32 || t->dtype == SL_DTYPE_F16 || t->dtype == SL_DTYPE_BF16 ||
+           sl_block_readable(t->block) || (codes && t->scales);
+}
+
 /* A tensor of this shape and a type that can be used, or NULL. */
-static const struct sl_tensor *need_shape(struct sl_load *l, const char *name, size_t rank,
-                                          const size_t *shape)
+static const struct sl_tensor *need_typed(struct sl_load *l, const char *name, size_t rank,
+                                          const size_t *shape, bool codes)
 {
     const struct sl_tensor *t = need(l, name);
     if (!t)
@@ -149,17 +156,23 @@ static const struct sl_tensor *need_shape(struct sl_load *l, const char *name, s
                      given, wanted);
         return NULL;
     }
-    if (t->dtype != SL_DTYPE_F32 && t->dtype != SL_DTYPE_F16 && t->dtype != SL_DTYPE_BF16 &&
-        !sl_block_readable(t->block)) {
+    if (!is_usable(t, codes)) {
         sl_load_fail(
             l, SL_E_MODEL_INVALID,
-            "tensor %s has the type %s; weights can be F32, F16 or BF16, or in a GGUF file "
+            "tensor %s has the type %s%s; weights can be F32, F16 or BF16, or in a GGUF file "
             "Q8_0, Q4_0, Q4_K or Q6_K",
-            label(t), sl_tensor_type(t));
+            label(t), sl_tensor_type(t),
+            t->dtype == SL_DTYPE_I8 || t->dtype == SL_DTYPE_U8 ? " and no scales" : "");
         return NULL;
     }
     mark(l, t, SL_MARK_USED);
     return t;
+}
+
+static const struct sl_tensor *need_shape(struct sl_load *l, const char *name, size_t rank,
+                                          const size_t *shape)
+{
+    return need_typed(l, name, rank, shape, false);
 }
 
 size_t sl_load_axis(struct sl_load *l, size_t from_last, size_t max, const char *fmt, ...)
@@ -363,6 +376,8 @@ static const struct sl_tensor *part_of(struct sl_load *l, const struct sl_tensor
     v->t.shape[axis] = n;
     v->t.n_elements = t->n_elements / rows * n;
     v->t.data = sl_tensor_at(t, (ptrdiff_t)first * t->stride[axis]);
+    if (t->scales)
+        v->t.scales = t->scales + sl_tensor_scale_bytes(t) / rows * first;
     v->next = l->views;
     l->views = v;
     return &v->t;
@@ -427,12 +442,15 @@ static enum sl_dtype small_type(const struct sl_load *l)
     return sl_is_quantised(l->weights) ? SL_DTYPE_NONE : l->weights;
 }
 
-/* Either layout's shape. */
+/* Either layout's shape. Rows of codes are outputs. */
 static const struct sl_tensor *need_matrix(struct sl_load *l, const char *name, size_t n_out,
-                                           size_t n_in, enum sl_layout layout)
+                                           size_t n_in, enum sl_layout layout, bool small)
 {
     size_t shape[2] = {layout == SL_OUT_IN ? n_out : n_in, layout == SL_OUT_IN ? n_in : n_out};
-    return need_shape(l, name, 2, shape);
+    const struct sl_tensor *t = sl_tensors_find(l->tensors, name);
+    /* Where axes of size 1 do not count, a row could be a column. */
+    bool codes = !small && layout == SL_OUT_IN && t && t->rank == 2 && t->shape[1] == n_in;
+    return need_typed(l, name, 2, shape, codes);
 }
 
 void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
@@ -442,7 +460,7 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
     FORMAT_NAME(l, name, fmt);
     layout = turn(layout, turned);
     add_matrix(l, ret, n_out, n_in, layout, l->weights, false,
-               need_matrix(l, name, n_out, n_in, layout));
+               need_matrix(l, name, n_out, n_in, layout, false));
 }
 
 void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
@@ -452,7 +470,7 @@ void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_
     FORMAT_NAME(l, name, fmt);
     layout = turn(layout, turned);
     add_matrix(l, ret, n_out, n_in, layout, small_type(l), true,
-               need_matrix(l, name, n_out, n_in, layout));
+               need_matrix(l, name, n_out, n_in, layout, true));
 }
 
 void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
@@ -462,7 +480,7 @@ void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t
     FORMAT_NAME(l, name, fmt);
     enum sl_layout layout = turn(SL_OUT_IN, turned);
     add_matrix(l, ret, n_out, n_in, layout, l->weights == SL_DTYPE_Q4 ? SL_DTYPE_Q8 : l->weights,
-               false, need_matrix(l, name, n_out, n_in, layout));
+               false, need_matrix(l, name, n_out, n_in, layout, false));
 }
 
 void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, size_t n_out,
@@ -471,7 +489,7 @@ void sl_load_stacked(struct sl_load *l, struct sl_matrix *ret, size_t first, siz
     char name[NAME_BYTES];
     FORMAT_NAME(l, name, fmt);
     assert(!turned);
-    const struct sl_tensor *t = need_shape(l, name, 2, (size_t[]){n_stacked, n_in});
+    const struct sl_tensor *t = need_matrix(l, name, n_stacked, n_in, SL_OUT_IN, false);
     t = t ? part_of(l, t, first, n_out, n_stacked) : NULL;
     add_matrix(l, ret, n_out, n_in, SL_OUT_IN, l->weights, false, t);
 }

@@ -22,6 +22,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/converted.h"
+#include "engine/formats/coded.h"
 #include "engine/load_priv.h"
 #include "engine/workers.h"
 
@@ -90,6 +91,12 @@ static void report(struct sl_load *l)
             sl_load_fail(l, SL_E_NO_MEMORY, "no memory to read tensor %s", j->t->name);
         if (j->code != SL_E_MODEL_INVALID)
             continue;
+        if (j->bad_scale) {
+            sl_load_fail(l, SL_E_MODEL_INVALID,
+                         "tensor %s%s holds a number that is not finite (element %zu)", j->t->name,
+                         sl_coded_suffix(j->t->dtype, SL_BLOCK_NONE), j->bad);
+            continue;
+        }
         float v = bad_value(j);
         const char *name = j->t->origin ? j->t->origin : j->t->name;
         if (isfinite(v))

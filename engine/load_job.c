@@ -189,6 +189,10 @@ void sl_load_job_run(struct sl_load_job *j, const struct sl_tensors *ts, unsigne
     size_t bytes = t->n_elements * sl_dtype_size(t->dtype);
     unsigned char *dense = NULL, *to = arena + j->offset;
     struct pass p = {.j = j, .ts = ts, .src = t->data};
+    if (t->scales) {
+        sl_load_codes_run(j, ts, arena);
+        return;
+    }
     if (t->block || t->exponent) {
         sl_load_values_run(j, ts, arena);
         return;

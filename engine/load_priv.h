@@ -19,6 +19,7 @@ struct sl_load_job {
     /* Results. */
     enum sl_code code;
     size_t bad;               /* index of the first value that cannot be used */
+    bool bad_scale;           /* it is a scale of codes */
     unsigned char digest[16]; /* XXH3-128 of the elements */
 };
 
@@ -29,6 +30,9 @@ void sl_load_job_run(struct sl_load_job *j, const struct sl_tensors *ts, unsigne
 
 /* The same where values are not the elements as they lie: quantised blocks, exponents. */
 void sl_load_values_run(struct sl_load_job *j, const struct sl_tensors *ts, unsigned char *arena);
+
+/* And where they are codes with scales. */
+void sl_load_codes_run(struct sl_load_job *j, const struct sl_tensors *ts, unsigned char *arena);
 
 /* Index of the first of n dense values that a copy of the type `to` cannot hold, or that is not
  * finite; SIZE_MAX where there is none. */

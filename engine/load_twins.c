@@ -30,12 +30,13 @@ static const unsigned char *dense(const struct sl_tensor *t, unsigned char **ret
 static void compare(struct sl_load *l, const struct sl_tensor *a, const struct sl_tensor *b)
 {
     unsigned char *copy_a = NULL, *copy_b = NULL;
-    if (a->data == b->data && a->contiguous && b->contiguous)
+    if (a->data == b->data && a->scales == b->scales && a->contiguous && b->contiguous)
         return;
     const unsigned char *x = dense(a, &copy_a), *y = dense(b, &copy_b);
     if (!x || !y)
         sl_load_fail(l, SL_E_NO_MEMORY, "no memory to compare tensor %.80s with its twin", a->name);
-    else if (memcmp(x, y, sl_tensor_bytes(a)) != 0)
+    else if (memcmp(x, y, sl_tensor_bytes(a)) != 0 ||
+             (a->scales && memcmp(a->scales, b->scales, sl_tensor_scale_bytes(a)) != 0))
         sl_load_fail(l, SL_E_MODEL_INVALID,
                      "tensor %.120s holds other values than %.120s; the two must be equal", a->name,
                      b->name);

@@ -59,21 +59,46 @@ const char *sl_tensor_type(const struct sl_tensor *t)
 
 size_t sl_tensor_bytes(const struct sl_tensor *t)
 {
+    if (t->scales)
+        return t->shape[0] * sl_code_bytes(t->dtype, t->shape[1]);
     return t->block ? t->n_elements / sl_block_weights(t->block) * sl_block_bytes(t->block)
                     : t->n_elements * sl_dtype_size(t->dtype);
 }
 
+size_t sl_tensor_scale_bytes(const struct sl_tensor *t)
+{
+    return t->scales ? t->shape[0] * sl_groups(t->shape[1]) * sizeof(uint16_t) : 0;
+}
+
 const unsigned char *sl_tensor_at(const struct sl_tensor *t, ptrdiff_t at)
 {
+    if (t->scales) {
+        assert(at >= 0 && (size_t)at % t->shape[1] == 0);
+        return t->data + (size_t)at / t->shape[1] * sl_code_bytes(t->dtype, t->shape[1]);
+    }
     ptrdiff_t weights = (ptrdiff_t)sl_block_weights(t->block);
     assert(at % weights == 0);
     return t->data + at / weights *
                          (ptrdiff_t)(t->block ? sl_block_bytes(t->block) : sl_dtype_size(t->dtype));
 }
 
+/* Of codes and scales, row by row. */
+static void coded_values(const struct sl_tensor *t, size_t at, size_t n, float *y)
+{
+    size_t n_in = t->shape[1], row_bytes = sl_code_bytes(t->dtype, n_in);
+    for (size_t i = 0, m; i < n; i += m) {
+        size_t row = (at + i) / n_in, k = (at + i) % n_in;
+        m = n - i < n_in - k ? n - i : n_in - k;
+        sl_code_values(y + i, t->dtype, t->data + row * row_bytes,
+                       t->scales + row * sl_groups(n_in) * sizeof(uint16_t), k, m);
+    }
+}
+
 void sl_tensor_values(const struct sl_tensor *t, ptrdiff_t at, size_t n, float *y)
 {
-    if (t->block)
+    if (t->scales)
+        coded_values(t, (size_t)at, n, y);
+    else if (t->block)
         sl_block_dequantise_row(y, sl_tensor_at(t, at), t->block, n);
     else
         sl_widen(y, sl_tensor_at(t, at), t->dtype, n);

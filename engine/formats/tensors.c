@@ -26,6 +26,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/formats/arena.h"
+#include "engine/formats/coded.h"
 #include "engine/formats/hf_dir.h"
 #include "engine/formats/magic.h"
 #include "engine/formats/reader.h"
@@ -271,6 +272,11 @@ static enum sl_code read_bytes(struct opened *o, const unsigned char *data, size
         c = read(&r);
     if (!c)
         c = sort(&r);
+    if (!c && sl_tensors_meta(&o->pub, SL_TENSORS_CONVERTED)) {
+        c = sl_coded_join(&r);
+        if (!c)
+            c = sort(&r);
+    }
     return c ? c : read_own_settings(o, name, err);
 }
 
@@ -503,4 +509,6 @@ void sl_tensor_forget(const struct sl_tensors *ts, const struct sl_tensor *t)
     for (unsigned i = 0; i < t->rank; i++)
         extent += (t->shape[i] - 1) * (size_t)t->stride[i];
     sl_tensors_forget(ts, t->data, (size_t)(sl_tensor_at(t, (ptrdiff_t)extent) - t->data));
+    if (t->scales)
+        sl_tensors_forget(ts, t->scales, sl_tensor_scale_bytes(t));
 }

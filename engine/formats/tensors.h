@@ -26,6 +26,9 @@ struct sl_tensor {
     ptrdiff_t stride[SL_TENSOR_RANK_MAX]; /* in elements; torch tensors may be views */
     const unsigned char *data;            /* the element at index 0, 0, …; little-endian; may be
                                              unaligned; NULL when n_elements is 0 */
+    /* dtype Q8 or Q4, of two axes: rows of codes at data (sl_code_bytes() each, kernels.h), and of
+     * scales here: F16, one for 32 elements of a row, unaligned. Else NULL. */
+    const unsigned char *scales;
     size_t n_elements;
     bool contiguous; /* row-major without gaps */
 };
@@ -33,11 +36,12 @@ struct sl_tensor {
 /* The element type: "F32", "Q4_K", …. Static storage. */
 const char *sl_tensor_type(const struct sl_tensor *t);
 
-/* What its elements take, densely packed. */
+/* What its elements take, densely packed; without scales, which take sl_tensor_scale_bytes(). */
 size_t sl_tensor_bytes(const struct sl_tensor *t);
+size_t sl_tensor_scale_bytes(const struct sl_tensor *t);
 
 /* Where the element lies that is `at` from the first one, in elements of the data; with blocks, it
- * is one that begins a block. */
+ * is one that begins a block, with scales one that begins a row. */
 const unsigned char *sl_tensor_at(const struct sl_tensor *t, ptrdiff_t at);
 
 /* y[n]: the values of n elements from there on, side by side in the data; exact, but that F64 is

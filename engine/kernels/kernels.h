@@ -220,6 +220,20 @@ size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in);
 void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
                     size_t panel_begin, size_t panel_end);
 
+/* Rows of Q8 and Q4 codes as `slate convert` writes them (engine/converted.h): a row is
+ * sl_code_bytes() of codes, Q8 one byte each, Q4 two of them in a byte (n_in is even), the low four
+ * bits first; and sl_groups(n_in) scales, F16, which may be unaligned. A group's last codes may be
+ * absent. */
+size_t sl_code_bytes(enum sl_dtype type, size_t n_in);
+/* From n_in weights: what sl_pack_matrix() makes of them. */
+void sl_code_row(uint8_t *codes, uint16_t *scales, enum sl_dtype type, const float *w, size_t n_in);
+/* y[n]: the values of a row from weight `begin` on. */
+void sl_code_values(float *y, enum sl_dtype type, const uint8_t *codes, const void *scales,
+                    size_t begin, size_t n);
+/* Panels [panel_begin, panel_end) of n_out such rows. */
+void sl_pack_codes(void *dst, enum sl_dtype type, const void *codes, const void *scales,
+                   size_t n_out, size_t n_in, size_t panel_begin, size_t panel_end);
+
 /* Packs W[o][k] = element at src + (o·stride_out + k·stride_in) elements of src_type (F32, F16,
  * BF16, F64) into panels of `type`, rounding to nearest even where it narrows. A transposed matrix
  * is packed by swapped strides. Panels [panel_begin, panel_end) only, so that workers share it.

@@ -96,8 +96,12 @@ static uint16_t pack_q4(uint8_t code[SL_GROUP], const float w[SL_GROUP])
     return half;
 }
 
-/* The 32 codes of output o of a panel, at their places in a group. */
-static void put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t code[SL_GROUP])
+uint16_t sl_group_codes(uint8_t code[SL_GROUP], enum sl_dtype type, const float w[SL_GROUP])
+{
+    return type == SL_DTYPE_Q8 ? pack_q8((int8_t *)code, w) : pack_q4(code, w);
+}
+
+void sl_put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t code[SL_GROUP])
 {
     for (size_t k = 0; k < SL_GROUP; k++) {
         size_t step = k / SL_STEP, at = o * SL_STEP + k % SL_STEP;
@@ -115,11 +119,8 @@ static void pack_group(uint8_t *codes, uint16_t scales[SL_PANEL], enum sl_dtype 
     memset(codes, 0, sl_group_bytes(type));
     for (size_t o = 0; o < SL_PANEL; o++) {
         uint8_t code[SL_GROUP];
-        if (type == SL_DTYPE_Q8)
-            scales[o] = pack_q8((int8_t *)code, w[o]);
-        else
-            scales[o] = pack_q4(code, w[o]);
-        put_codes(codes, type, o, code);
+        scales[o] = sl_group_codes(code, type, w[o]);
+        sl_put_codes(codes, type, o, code);
     }
 }
 
@@ -171,7 +172,7 @@ void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_ou
                     (const uint8_t *)rows + ((p * SL_PANEL + o) * n_groups + g) * block_bytes;
                 uint8_t code[SL_GROUP];
                 block_codes(code, block, type);
-                put_codes(codes + g * sl_group_bytes(type), type, o, code);
+                sl_put_codes(codes + g * sl_group_bytes(type), type, o, code);
                 memcpy(panel + (g * SL_PANEL + o) * sizeof(uint16_t), block, sizeof(uint16_t));
             }
     }

@@ -53,6 +53,11 @@ void sl_pack_read(float ret[SL_PANEL][SL_GROUP], const struct sl_pack_source *sr
 void sl_pack_quantised(void *dst, enum sl_dtype type, const struct sl_pack_source *src,
                        size_t panel_begin, size_t panel_end);
 
+/* The codes for 32 weights of an output, and the F16 of their scale. Q8 or Q4. */
+uint16_t sl_group_codes(uint8_t code[SL_GROUP], enum sl_dtype type, const float w[SL_GROUP]);
+/* The 32 codes of output o of a panel, at their places in a group of zeros. */
+void sl_put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t code[SL_GROUP]);
+
 static inline size_t sl_group_bytes(enum sl_dtype type)
 {
     return type == SL_DTYPE_Q8     ? SL_Q8_GROUP

@@ -33,7 +33,7 @@ enum sl_dtype {
     SL_DTYPE_BOOL,
     SL_DTYPE_COUNT,
     /* How a model's matrices can be kept besides: integers of 8 and 4 bits with a scale for every
-     * 32 inputs of an output. Tensors of files are not of these types. */
+     * 32 inputs of an output. Of the tensors of files those that `slate convert` wrote so. */
     SL_DTYPE_Q8 = SL_DTYPE_COUNT,
     SL_DTYPE_Q4,
     SL_DTYPE_Q4_0, /* 4 bits in even steps, as GGUF files have them */

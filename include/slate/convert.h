@@ -22,8 +22,8 @@ struct sl_conversion;
 struct sl_conversion_options {
     const char *path;      /* as of sl_model_options */
     const char *rule;      /* likewise; kept in the file */
-    enum sl_dtype weights; /* of matrices: F32, BF16 or F16; NONE: as the source has them, and F32
-                              where that has blocks */
+    enum sl_dtype weights; /* of matrices: F32, BF16, F16, Q8 or Q4; NONE: as the source has
+                              them, blocks of a GGUF file, too */
 };
 
 /* The caller closes *ret; what opt points to is not kept. Errors as sl_model_open(), and:

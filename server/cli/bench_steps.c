@@ -94,7 +94,7 @@ static enum sl_code parse_weights(struct bench *b, struct sl_error *err)
                            "--weights %.60s: a list of up to %d of f32, bf16, f16, q8, q4",
                            b->opt->weights, WEIGHTS_MAX);
         b->models[b->n_models].name = b->names[b->n_models];
-        enum sl_code c = sl_cli_weights("weights", b->names[b->n_models++], true, &t, err);
+        enum sl_code c = sl_cli_weights("weights", b->names[b->n_models++], &t, err);
         if (c)
             return c;
     }
@@ -145,7 +145,7 @@ static enum sl_code parse(struct bench *b, struct sl_error *err)
 static enum sl_code open_model(struct bench *b, struct model *m, struct sl_error *err)
 {
     struct sl_model_options opt = {.kernels = b->opt->kernels};
-    enum sl_code c = sl_cli_weights("weights", m->name, true, &opt.weights, err);
+    enum sl_code c = sl_cli_weights("weights", m->name, &opt.weights, err);
     if (!c)
         c = sl_model_open_memory(&m->m, b->file, b->file_bytes, b->shape->name, &opt, err);
     if (!c)

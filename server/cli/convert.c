@@ -29,10 +29,10 @@ static const struct sl_option rows[] = {
     {.name = "type",
      .type = SL_OPTION_STRING,
      .offset = AT(type),
-     .arg = "f32|bf16|f16",
+     .arg = "f32|bf16|f16|q8|q4",
      .help = "The type of matrices. Vectors and the embedding stay as they are, so that OUT gives "
-             "the bits of IN under serve's --weights. Without it as IN has them, and f32 for "
-             "a .gguf file with quantised blocks, which other types could not hold.",
+             "the bits of IN under serve's --weights. Without it as IN has them, a .gguf file's "
+             "quantised blocks, too.",
      .commands = SL_CMD_CONVERT},
     {.name = "tokenizer",
      .type = SL_OPTION_STRING,
@@ -179,7 +179,7 @@ static enum sl_code convert(const struct options *opt, const char *in, const cha
     struct sl_conversion_info info;
     struct sl_conversion *c = NULL;
     struct luggage l = {0};
-    enum sl_code rc = sl_cli_weights("type", opt->type, false, &how.weights, err);
+    enum sl_code rc = sl_cli_weights("type", opt->type, &how.weights, err);
     if (!rc)
         rc = sl_conversion_open(&c, &how, err);
     if (rc)

@@ -43,25 +43,25 @@ struct summary {
     const struct sl_tokenizer_view *tokenizer; /* NULL: it is a session's snapshot */
     const struct sl_session_view *session;     /* NULL: it is none, or one that cannot be read */
     uint64_t n_params, n_bytes;
-    /* By element type, and by type of block from SL_DTYPE_COUNT on. */
-    size_t n[SL_DTYPE_COUNT + SL_BLOCK_COUNT]; /* tensors */
-    uint64_t bytes[SL_DTYPE_COUNT + SL_BLOCK_COUNT];
+    /* By element type, and by type of block from SL_DTYPE_KINDS on. */
+    size_t n[SL_DTYPE_KINDS + SL_BLOCK_COUNT]; /* tensors */
+    uint64_t bytes[SL_DTYPE_KINDS + SL_BLOCK_COUNT];
 };
 
 static size_t type_of(const struct sl_tensor *t)
 {
-    return t->block ? SL_DTYPE_COUNT + (size_t)t->block : (size_t)t->dtype;
+    return t->block ? SL_DTYPE_KINDS + (size_t)t->block : (size_t)t->dtype;
 }
 
 static const char *type_name(size_t type)
 {
-    return type < SL_DTYPE_COUNT ? sl_dtype_name((enum sl_dtype)type)
-                                 : sl_block_name((enum sl_block_type)(type - SL_DTYPE_COUNT));
+    return type < SL_DTYPE_KINDS ? sl_dtype_name((enum sl_dtype)type)
+                                 : sl_block_name((enum sl_block_type)(type - SL_DTYPE_KINDS));
 }
 
 static uint64_t bytes_of(const struct sl_tensor *t)
 {
-    return sl_tensor_bytes(t);
+    return sl_tensor_bytes(t) + sl_tensor_scale_bytes(t);
 }
 
 static void summarize(const struct sl_tensors *t, const struct sl_session_view *session,
@@ -127,7 +127,7 @@ static void print_summary(const char *path, const struct sl_tensors *t, const st
            grouped(t->file_bytes, n), s->words);
     printf("tensors     %s\n", grouped(t->n, n));
     printf("parameters  %s\n", grouped(s->n_params, n));
-    for (size_t d = SL_DTYPE_NONE + 1; d < SL_DTYPE_COUNT + SL_BLOCK_COUNT; d++)
+    for (size_t d = SL_DTYPE_NONE + 1; d < SL_DTYPE_KINDS + SL_BLOCK_COUNT; d++)
         if (s->n[d])
             printf("type        %s: %s bytes in %zu tensor%s\n", type_name(d),
                    grouped(s->bytes[d], n), s->n[d], s->n[d] == 1 ? "" : "s");

@@ -10,8 +10,8 @@
 #include "engine/tokenizers/beside.h"
 #include "proto/chat.h"
 
-enum sl_code sl_cli_weights(const char *option, const char *name, bool quantised,
-                            enum sl_dtype *ret, struct sl_error *err)
+enum sl_code sl_cli_weights(const char *option, const char *name, enum sl_dtype *ret,
+                            struct sl_error *err)
 {
     static const struct {
         const char *name;
@@ -24,14 +24,13 @@ enum sl_code sl_cli_weights(const char *option, const char *name, bool quantised
     *ret = SL_DTYPE_NONE;
     if (!name)
         return SL_OK;
-    for (size_t i = 0; i < (quantised ? sizeof row / sizeof *row : 3); i++) {
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         if (strcmp(row[i].name, name) == 0) {
             *ret = row[i].type;
             return SL_OK;
         }
     }
-    return sl_fail(err, SL_E_USAGE, "--%s %s: allowed are f32, bf16%s", option, name,
-                   quantised ? ", f16, q8 and q4" : " and f16");
+    return sl_fail(err, SL_E_USAGE, "--%s %s: allowed are f32, bf16, f16, q8 and q4", option, name);
 }
 
 static bool is_directory(const char *path)
@@ -186,7 +185,7 @@ enum sl_code sl_cli_load(struct sl_loaded *ret, const struct sl_config *config,
                                    .prefill_mode = config->prefill_mode,
                                    .rule = config->rule};
     const char *spec;
-    enum sl_code c = sl_cli_weights("weights", config->weights, true, &opt.weights, err);
+    enum sl_code c = sl_cli_weights("weights", config->weights, &opt.weights, err);
     if (!c)
         c = sl_cli_tokenizer(&l, config->model, config->tokenizer, &spec, err);
     if (!c)

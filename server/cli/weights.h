@@ -6,10 +6,8 @@
 #include "slate/base.h"
 #include "slate/err.h"
 
-/* "f32", …, of the option that is named; NULL: none. quantised: q8 and q4 are allowed. Errors:
- * USAGE.
- */
-SL_NODISCARD enum sl_code sl_cli_weights(const char *option, const char *name, bool quantised,
-                                         enum sl_dtype *ret, struct sl_error *err);
+/* "f32", …, of the option that is named; NULL: none. Errors: USAGE. */
+SL_NODISCARD enum sl_code sl_cli_weights(const char *option, const char *name, enum sl_dtype *ret,
+                                         struct sl_error *err);
 
 #endif

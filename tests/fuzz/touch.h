@@ -23,7 +23,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static inline void check_tensor(const struct sl_tensor *x, const struct sl_tensor *previous)
 {
     size_t n = 1;
-    MUST((x->dtype > SL_DTYPE_NONE && x->dtype < SL_DTYPE_COUNT) != (x->block != SL_BLOCK_NONE));
+    bool coded = x->dtype == SL_DTYPE_Q8 || x->dtype == SL_DTYPE_Q4;
+    bool plain = x->dtype > SL_DTYPE_NONE && x->dtype < SL_DTYPE_COUNT;
+    MUST(plain + coded + (x->block != SL_BLOCK_NONE) == 1);
+    MUST(coded == (x->scales != NULL) && (!coded || (x->rank == 2 && x->contiguous)));
     MUST(sl_tensor_type(x)[0] && (!x->origin || sl_utf8_valid(x->origin, strlen(x->origin))));
     MUST(x->rank <= SL_TENSOR_RANK_MAX);
     for (unsigned i = 0; i < x->rank; i++)

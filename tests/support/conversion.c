@@ -8,11 +8,17 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/mem.h"
+#include "engine/formats/tensors.h"
 #include "slate/snapshot.h"
 #include "tests/support/runner.h"
+#include "tests/support/seeded_pth.h"
+#include "tests/support/tree.h"
 
 enum { N = 12, CHUNK = 5 };
 
@@ -110,4 +116,76 @@ void conversion_same(const struct sl_model *a, const struct sl_model *b)
     sl_free(lb);
     sl_free(sa);
     sl_free(sb);
+}
+
+/* --- in a folder ------------------------------------------------------------------------------*/
+
+static char folder[32];
+
+const char *conversion_path(const char *name)
+{
+    static char path[64][128];
+    static size_t i;
+    i = (i + 1) % 64; /* none that is in use is that old */
+    (void)snprintf(path[i], sizeof path[i], "%s/%s", folder, name);
+    return path[i];
+}
+
+int conversion_set_up(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "/tmp/slate-convert-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+int conversion_tear_down(void **state)
+{
+    (void)state;
+    remove_tree(folder);
+    return 0;
+}
+
+static const enum sl_dtype types[] = {SL_DTYPE_NONE, SL_DTYPE_F32, SL_DTYPE_BF16,
+                                      SL_DTYPE_F16,  SL_DTYPE_Q8,  SL_DTYPE_Q4};
+
+void conversion_every_type(const char *in, const char *rule)
+{
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const char *out = conversion_path("out.safetensors");
+        conversion_must(in, out, types[i], rule);
+        struct sl_model *source = conversion_open(in, types[i], rule);
+        struct sl_model *converted = conversion_open(out, SL_DTYPE_NONE, NULL);
+        conversion_same(source, converted);
+        sl_model_close(source);
+        sl_model_close(converted);
+    }
+}
+
+void conversion_write_odd(const char *path, enum sl_dtype dtype, bool pth)
+{
+    struct seeded s;
+    struct seeded_shape shape = SEEDED_ODD;
+    shape.dtype = dtype;
+    seeded_init(&s, &shape);
+    if (pth)
+        seeded_write_pth(&s, path);
+    else
+        seeded_write(&s, path);
+    seeded_done(&s);
+}
+
+bool conversion_narrowed(const char *path)
+{
+    struct sl_tensors *t = NULL;
+    assert_int_equal(sl_tensors_open(&t, path, NULL), SL_OK);
+    bool yes = strcmp(sl_tensors_meta(t, "slate.narrowed"), "yes") == 0;
+    sl_tensors_close(t);
+    return yes;
+}
+
+size_t conversion_bytes(const char *path)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return (size_t)st.st_size;
 }

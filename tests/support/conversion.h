@@ -23,4 +23,18 @@ struct sl_model *conversion_open(const char *path, enum sl_dtype weights, const 
 enum sl_code conversion_restore(const struct sl_model *from, const struct sl_model *to,
                                 bool *ret_other_weights, struct sl_error *err);
 
+/* For each test: a folder, and paths in it (some last ones hold). */
+int conversion_set_up(void **state);
+int conversion_tear_down(void **state);
+const char *conversion_path(const char *name);
+
+/* in, loaded in each type (none first), and converted to it: conversion_same(). */
+void conversion_every_type(const char *in, const char *rule);
+
+/* A seeded model of odd sizes. */
+void conversion_write_odd(const char *path, enum sl_dtype dtype, bool pth);
+
+bool conversion_narrowed(const char *path); /* what the file says of itself */
+size_t conversion_bytes(const char *path);
+
 #endif

@@ -29,13 +29,14 @@ static const char *find_python(void)
 }
 
 /* What the script printed: a line for each tensor and string. */
-static void compare(const char *python, const char *in, const char *out, enum sl_dtype type)
+static void compare(const char *python, const char *in, const char *out, enum sl_dtype type,
+                    const char *word, size_t n_expected)
 {
     char command[512], line[1024], changed[64];
     size_t n_changed = 0, n_same = 0, n_tokenizer = 0, n_meta = 0;
     (void)snprintf(command, sizeof command, "%s tests/vectors/snapshot.py converted %s %s", python,
                    in, out);
-    (void)snprintf(changed, sizeof changed, " F32 %s\n", sl_dtype_name(type));
+    (void)snprintf(changed, sizeof changed, " F32 %s\n", word);
     (void)fflush(stdout);
     FILE *f = popen(command, "r");
     assert_non_null(f);
@@ -47,7 +48,7 @@ static void compare(const char *python, const char *in, const char *out, enum sl
     }
     assert_int_equal(pclose(f), 0);
     assert_int_equal(n_tokenizer, 1);
-    assert_int_equal(n_changed, type == SL_DTYPE_F32 ? 0 : 41);
+    assert_int_equal(n_changed, n_expected);
     assert_true(n_same > 50);
     assert_true(n_meta >= 6);
 }
@@ -55,7 +56,15 @@ static void compare(const char *python, const char *in, const char *out, enum sl
 static void test_numpy_reads(void **state)
 {
     (void)state;
-    static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_BF16, SL_DTYPE_F16};
+    static const struct {
+        enum sl_dtype type;
+        const char *word;
+        size_t n_changed;
+    } row[] = {{SL_DTYPE_F32, "F32", 0},
+               {SL_DTYPE_BF16, "BF16", 41},
+               {SL_DTYPE_F16, "F16", 41},
+               {SL_DTYPE_Q8, "q8", 19},  /* of three layers six, and the head */
+               {SL_DTYPE_Q4, "q4", 18}}; /* whose codes are of 8 bits */
     static const struct seeded_shape shape = SEEDED_ODD;
     const char *python = find_python();
     char folder[] = "/tmp/slate-convert-XXXXXX", in[64], out[64];
@@ -70,12 +79,12 @@ static void test_numpy_reads(void **state)
     seeded_init(&s, &shape);
     seeded_write(&s, in);
     seeded_done(&s);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
         const struct sl_conversion_extras bytes = {.tokenizer_kind = "bytes"};
         struct sl_error err;
-        if (conversion(in, out, types[i], NULL, &bytes, &sl_store_io_system, &err))
+        if (conversion(in, out, row[i].type, NULL, &bytes, &sl_store_io_system, &err))
             fail_msg("%s", err.message);
-        compare(python, in, out, types[i]);
+        compare(python, in, out, row[i].type, row[i].word, row[i].n_changed);
     }
     remove_tree(folder);
 }

@@ -115,11 +115,42 @@ def meta(source, target, key, value):
     save(target, metadata, decoded(tensors))
 
 
+LEVELS = np.array([-16, -13, -11, -9, -7, -5, -3, -1, 0, 2, 4, 6, 8, 10, 12, 15], "<f4")
+
+
+def of_codes(codes, scales, kind):
+    """[rows, n] of codes, 8 bits each or two to a byte, with a scale for every 32 of a row."""
+    if kind == "q8":
+        levels = codes.astype("<f4")
+    else:
+        levels = LEVELS[np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)]
+    return levels * np.repeat(scales.astype("<f4"), 32, axis=1)[:, : levels.shape[1]]
+
+
+def take_codes(tensors, given):
+    """Quantised matrices against the source's: within the format's steps. The other tensors."""
+    stored = {name: a for name, _, a in tensors}
+    rest = []
+    for name, dtype, a in tensors:
+        base, _, kind = name.rpartition(".")
+        if kind in ("q8_scales", "q4_scales"):
+            was, x = given.pop(base)
+            y = of_codes(stored[base], a, kind[:2])
+            assert x.shape == y.shape, name
+            most = np.repeat(np.abs(a.astype("<f4")), 32, axis=1)[:, : x.shape[1]]
+            assert np.all(np.abs(x - y) <= most * (0.57 if kind == "q8_scales" else 2.6)), name
+            print(base, was, kind[:2])
+        elif name + ".q8_scales" not in stored and name + ".q4_scales" not in stored:
+            rest.append((name, dtype, a))
+    return rest
+
+
 def converted(source, model):
-    """Same names and shapes; the same bits, or F32 rounded to BF16 or F16. Prints each tensor's fate."""
+    """Same names and shapes; the same bits, or F32 rounded to BF16 or F16, or in codes of 8 and 4
+    bits. Prints each tensor's fate."""
     given = {name: (dtype, a) for name, dtype, a in load(source)[1]}
     metadata, tensors = load(model)
-    for name, dtype, a in tensors:
+    for name, dtype, a in take_codes(tensors, given):
         if name == "slate.tokenizer":
             print(name, dtype, a.tobytes().hex())
             continue
