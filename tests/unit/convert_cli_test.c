@@ -157,6 +157,14 @@ static void test_tokenizer_json(void **state)
     must(CONVERT("--type", "f16", out, again));
     assert_non_null(strstr(text, "tokenizer bpe; 41 matrices converted, with rounding"));
     same(load(in, words), load(again, NULL));
+    must(CONVERT("--force", "--type", "q4", out, again));
+    assert_non_null(strstr(text, "tokenizer bpe; 19 matrices converted, with rounding"));
+    same(load(in, words), load(again, NULL));
+    must(inspect(again));
+    assert_non_null(strstr(text, "type        Q4: "));
+    assert_non_null(strstr(text, "type        Q8: 102,102 bytes in 1 tensor\n"));
+    assert_non_null(strstr(text, "loads as    RWKV-7: 3 layers"));
+    says(CONVERT("--force", "--type", "f32", again, out), SL_EXIT_USAGE, "narrowed to Q4");
 }
 
 /* The model and its tokenizer in one directory. */
@@ -203,8 +211,8 @@ static void test_wrong_usage(void **state)
     (void)state;
     says(CONVERT(in), SL_EXIT_USAGE, "slate convert IN OUT.safetensors");
     says(CONVERT(in, out, out), SL_EXIT_USAGE, "slate convert IN OUT.safetensors");
-    says(CONVERT("--type", "q8", in, out), SL_EXIT_USAGE,
-         "--type q8: allowed are f32, bf16 and f16");
+    says(CONVERT("--type", "q5", in, out), SL_EXIT_USAGE,
+         "--type q5: allowed are f32, bf16, f16, q8 and q4");
     says(CONVERT("--what", in, out), SL_EXIT_USAGE, "--what");
     says(CONVERT(in, out), SL_EXIT_USAGE, "1001 tokens and nothing says which: give --tokenizer");
     says(CONVERT("--tokenizer", "/nowhere.txt", in, out), SL_EXIT_FILE, "/nowhere.txt");
