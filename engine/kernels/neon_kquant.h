@@ -3,7 +3,6 @@
 #ifndef SLATE_KERNELS_NEON_KQUANT_H
 #define SLATE_KERNELS_NEON_KQUANT_H
 
-#include "engine/kernels/kquant.h"
 #include "engine/kernels/neon_quant.h"
 
 /* Step s of a group at w, as signed numbers from the zero: register i has four inputs of outputs

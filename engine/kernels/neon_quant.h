@@ -3,6 +3,7 @@
 #ifndef SLATE_KERNELS_NEON_QUANT_H
 #define SLATE_KERNELS_NEON_QUANT_H
 
+#include "engine/kernels/kquant.h"
 #include "engine/kernels/neon.h"
 #include "engine/kernels/quant_tile.h"
 
