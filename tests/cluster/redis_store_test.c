@@ -35,7 +35,8 @@ static int end_redis(void **unused)
     return 0;
 }
 
-static const struct sl_store_options options = {.durable = true};
+/* What is asked here is answered, however much else the machine has to do. */
+static const struct sl_store_options options = {.durable = true, .timeout_ms = 30000};
 
 static struct shop *new_shop(void)
 {
