@@ -205,6 +205,8 @@ void sl_tenant_drop_bytes(struct sl_tenant *t, uint64_t bytes)
 
 enum sl_code sl_tenant_begin_turn(struct sl_tenant *t, struct sl_error *err)
 {
+    if (!t)
+        return SL_OK;
     uint64_t most = t->quotas.most[SL_QUOTA_RUNNING];
     if (most && t->n_running >= most)
         return sl_tenant_refused(t, SL_QUOTA_RUNNING, t->n_running, most, err);
@@ -214,6 +216,8 @@ enum sl_code sl_tenant_begin_turn(struct sl_tenant *t, struct sl_error *err)
 
 void sl_tenant_end_turn(struct sl_tenant *t)
 {
+    if (!t)
+        return;
     assert(t->n_running > 0);
     t->n_running--;
 }
@@ -221,6 +225,8 @@ void sl_tenant_end_turn(struct sl_tenant *t)
 enum sl_code sl_tenant_take_tokens(struct sl_tenant *t, uint64_t n, uint64_t now_ms,
                                    struct sl_error *err)
 {
+    if (!t)
+        return SL_OK;
     uint64_t most = t->quotas.most[SL_QUOTA_TOKENS];
     fill(t, now_ms);
     if (!most || t->tokens_left >= (double)n) {
@@ -250,6 +256,8 @@ enum sl_code sl_tenant_take_tokens(struct sl_tenant *t, uint64_t n, uint64_t now
 
 void sl_tenant_return_tokens(struct sl_tenant *t, uint64_t n, uint64_t now_ms)
 {
+    if (!t)
+        return;
     assert(t->n_tokens >= n);
     fill(t, now_ms);
     t->n_tokens -= n;

@@ -66,6 +66,7 @@ void sl_tenant_drop_session(struct sl_tenant *t, uint64_t bytes);
 SL_NODISCARD enum sl_code sl_tenant_add_bytes(struct sl_tenant *t, uint64_t bytes,
                                               struct sl_error *err);
 void sl_tenant_drop_bytes(struct sl_tenant *t, uint64_t bytes);
+/* t NULL in these four: the server's own work, which counts for nobody. */
 SL_NODISCARD enum sl_code sl_tenant_begin_turn(struct sl_tenant *t, struct sl_error *err);
 void sl_tenant_end_turn(struct sl_tenant *t);
 SL_NODISCARD enum sl_code sl_tenant_take_tokens(struct sl_tenant *t, uint64_t n, uint64_t now_ms,

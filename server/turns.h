@@ -50,7 +50,7 @@ SL_NODISCARD enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop,
 void sl_turns_close(struct sl_turns *ts);
 
 struct sl_run_spec {
-    struct sl_tenant *tenant;        /* whose quotas it takes of */
+    struct sl_tenant *tenant;        /* whose quotas it takes of; NULL: nobody's (a replay) */
     struct sl_session *session;      /* NULL: nothing is kept */
     const struct sl_text *text;      /* what is read: text, or … */
     const struct sl_range *verbatim; /* … of its bytes those in which no special token is looked
