@@ -73,6 +73,7 @@ struct sl_ix_session {
     struct sl_op *ops, *last_op; /* what was asked for, in order; the first one is being done */
     bool exists;                 /* false: a place to wait in; nothing below is meaningful */
     unsigned char incarnation[16];
+    uint32_t log_number; /* of the log that its places are in: the index's, or the one before */
     uint32_t in_rewrite; /* its place in the list of the rewrite that is under way, from 1 on; 0: it
                             is newer than that. Else: any */
     uint64_t version, tokens_seen;
@@ -94,6 +95,7 @@ struct sl_ix_session {
     char id[];
 };
 
+struct sl_moved;
 struct sl_index {
     struct sl_ix_session **buckets;
     size_t n_buckets; /* a power of two; 0: none yet */
@@ -103,9 +105,16 @@ struct sl_index {
     uint64_t snapshot_bytes; /* in files */
     uint64_t keep_turns;     /* versions before the last that stay within reach; set at the start */
     uint64_t last_number;    /* the largest of a snapshot's file */
+
+    bool walked; /* somebody goes through the buckets by and by: their number stays */
+    bool moving; /* not every session's places are in the log of this number yet */
+    uint32_t log_number;
+    struct sl_moved *moves;
+    size_t n_moves, n_settled; /* buckets */
 };
 
 void sl_index_done(struct sl_index *ix);
+void sl_index_free_entries(struct sl_ix_session *s);
 
 /* The session, or a new place for it (exists false); NULL: no memory. */
 struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size_t tenant_n,
@@ -148,8 +157,13 @@ struct sl_moved {
     uint32_t size;
 };
 /* After a rewrite: every place is where it was moved to; else where one of the n moves says (they
- * are in the order of `at`); what was not moved is dropped. */
-void sl_index_moved(struct sl_index *ix, const struct sl_moved *v, size_t n);
+ * are in the order of `at`); what was not moved is dropped. Takes over v (sl_free). It is written
+ * down for each session when something is asked of it, or by and by: so many buckets at a time;
+ * false: it is done. Not while another is not done. */
+void sl_index_move(struct sl_index *ix, struct sl_moved *v, size_t n);
+void sl_index_settle(struct sl_index *ix, struct sl_ix_session *s);
+bool sl_index_settle_some(struct sl_index *ix, size_t n_buckets);
+void sl_index_moved(struct sl_index *ix, struct sl_moved *v, size_t n); /* all at once */
 
 /* After an open: earlier snapshots whose files were not found are none. (They had been removed
  * already, and the log still speaks of them: it was opened with a smaller keep_turns before.) */

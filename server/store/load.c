@@ -279,6 +279,7 @@ static void keep_spare(struct sl_dir *d, struct sl_bytes b)
 void sl_load_start(struct sl_op *op)
 {
     struct sl_dir *d = op->d;
+    sl_index_settle(&d->ix, op->s);
     op->load = sl_calloc(1, sizeof *op->load);
     if (!op->load || !prepare(op->load, op->s, op->version)) {
         op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to load session '%s'", op->id);

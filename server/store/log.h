@@ -135,9 +135,12 @@ enum {
 struct sl_rewrite {
     struct sl_log_place lp;
     const struct sl_log_file *old; /* NULL: there is none; the new log is empty */
-    struct sl_ix_session **v;      /* all of them, NULL: deleted since. The rewrite's (sl_free) */
-    size_t n, next;                /* those before `next` are copied */
-    struct sl_moved *tail;         /* likewise */
+    struct sl_index *ix;
+    size_t n_walked;          /* buckets whose sessions are listed */
+    bool is_listed;           /* all of them */
+    struct sl_ix_session **v; /* n of cap, NULL: deleted since. The rewrite's (sl_free) */
+    size_t n, cap, next;      /* those before `next` are copied */
+    struct sl_moved *tail;    /* likewise */
     size_t n_tail, tail_cap, tail_next;
     uint64_t tail_left;  /* bytes of those from tail_next on */
     uint64_t tail_grown; /* bytes that came since the last slice */
@@ -161,8 +164,12 @@ struct sl_rewrite {
 /* What is to be done next. */
 enum sl_rewrite_step { SL_REWRITE_COPY, SL_REWRITE_SYNC, SL_REWRITE_FINISH };
 
-/* Nothing is open yet. The caller has set lp, old, now, slice; this makes a list of all sessions in
- * ix and says in each where in it it is. Owner's thread. Errors: NO_MEMORY. */
+/* Nothing is open yet. The caller has set lp, old, now, slice. Then all sessions in ix are listed,
+ * some buckets at a time, and it is said in each where in the list it is. Nothing else comes before
+ * is_listed but notes. Owner's thread. Errors: NO_MEMORY. */
+void sl_rewrite_open(struct sl_rewrite *w, struct sl_index *ix);
+SL_NODISCARD enum sl_code sl_rewrite_list(struct sl_rewrite *w, size_t n_buckets);
+/* Both, whole. */
 SL_NODISCARD enum sl_code sl_rewrite_begin(struct sl_rewrite *w, struct sl_index *ix);
 /* A record of s was appended to the old log at `at` and is not applied yet. False: no memory to
  * remember it, so that the rewrite must be dropped. Owner's thread, no step under way but a sync.

@@ -246,29 +246,62 @@ static enum sl_code emit_session(struct sl_rewrite *w, struct sl_ix_session *s)
 /* --- the owner's side ----------------------------------------------------------------------------
  */
 
-static bool list_session(void *arg, struct sl_ix_session *s)
+void sl_rewrite_open(struct sl_rewrite *w, struct sl_index *ix)
 {
-    struct sl_rewrite *w = arg;
+    assert(!ix->walked);
+    w->fd = -1;
+    w->ix = ix;
+    ix->walked = true;
+}
+
+static bool list_session(struct sl_rewrite *w, struct sl_ix_session *s)
+{
+    if (w->n == w->cap) {
+        size_t cap = w->cap ? 2 * w->cap : 64;
+        struct sl_ix_session **v =
+            cap < UINT32_MAX ? sl_realloc((void *)w->v, cap, sizeof(struct sl_ix_session *)) : NULL;
+        if (!v)
+            return false;
+        w->v = v;
+        w->cap = cap;
+    }
     w->v[w->n++] = s;
     s->in_rewrite = (uint32_t)w->n;
     return true;
 }
 
+enum sl_code sl_rewrite_list(struct sl_rewrite *w, size_t n_buckets)
+{
+    struct sl_index *ix = w->ix;
+    for (; n_buckets && w->n_walked < ix->n_buckets; n_buckets--, w->n_walked++)
+        for (struct sl_ix_session *s = ix->buckets[w->n_walked]; s; s = s->next)
+            if (s->exists && !list_session(w, s))
+                return sl_fail(&w->err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions",
+                               ix->n_sessions);
+    if (w->n_walked < ix->n_buckets)
+        return SL_OK;
+    w->is_listed = true;
+    ix->walked = false;
+    return SL_OK;
+}
+
 enum sl_code sl_rewrite_begin(struct sl_rewrite *w, struct sl_index *ix)
 {
-    w->fd = -1;
-    w->v = ix->n_sessions < UINT32_MAX ? sl_calloc(ix->n_sessions, sizeof(struct sl_ix_session *))
-                                       : NULL;
-    if (!w->v)
-        return sl_fail(&w->err, SL_E_NO_MEMORY, "no memory for a list of %zu sessions",
-                       ix->n_sessions);
-    sl_index_each(ix, list_session, w);
-    return SL_OK;
+    sl_rewrite_open(w, ix);
+    return sl_rewrite_list(w, SIZE_MAX);
+}
+
+/* It is in no bucket that was listed already. */
+static bool comes_later(const struct sl_rewrite *w, const struct sl_ix_session *s)
+{
+    return !w->is_listed && (s->hash & (w->ix->n_buckets - 1)) >= w->n_walked;
 }
 
 bool sl_rewrite_note(struct sl_rewrite *w, struct sl_ix_session *s, const struct sl_record *r,
                      uint64_t at)
 {
+    if (comes_later(w, s))
+        return true;
     size_t i = s->in_rewrite; /* 0: it is newer */
     if (i && i > w->next) {   /* it will be copied as it is then */
         if (r->kind == SL_RECORD_DELETE)
@@ -314,6 +347,8 @@ void sl_rewrite_synced(struct sl_rewrite *w, int errnum)
 
 void sl_rewrite_done(struct sl_rewrite *w)
 {
+    if (w->ix && !w->is_listed)
+        w->ix->walked = false;
     sl_free((void *)w->v);
     sl_free(w->tail);
     sl_free(w->in.p);

@@ -21,6 +21,27 @@ static bool is_due(const struct sl_dir *d)
     return d->log_end >= d->rewrite_from && dead > d->rewrite_bytes && dead > d->log_end / 2;
 }
 
+/* What concerns every session is done so many buckets at a time, in one round of the loop after the
+ * other, so that no commit waits for all of them. */
+enum { BUCKETS_AT_ONCE = 1024 };
+
+static void failed(struct sl_dir *d);
+
+static void go_through(struct sl_dir *d)
+{
+    struct sl_rewrite *w = &d->rewrite;
+    bool more = sl_index_settle_some(&d->ix, BUCKETS_AT_ONCE);
+    if (d->rewriting && !w->is_listed) {
+        w->code = w->code ? w->code : sl_rewrite_list(w, BUCKETS_AT_ONCE);
+        more = !w->code && !w->is_listed;
+        if (w->code)
+            failed(d);
+        more |= w->code != SL_OK; /* the pump is beyond its finished ones */
+    }
+    if (more)
+        uv_async_send(&d->wake);
+}
+
 /* --- how it ends ---------------------------------------------------------------------------------
  */
 
@@ -73,11 +94,13 @@ static void succeeded(struct sl_dir *d)
     d->marked = true;
     d->broken = false;
     d->stats.rewrites++;
-    sl_index_moved(&d->ix, w->tail, w->n_tail);
+    sl_index_move(&d->ix, w->tail, w->n_tail);
+    w->tail = NULL;
     sl_log(w->n_damaged ? SL_LOG_ERROR : SL_LOG_INFO, "the store's log was rewritten",
            SL_LI("bytes_before", before), SL_LI("bytes", w->end),
            SL_LI("records_beside", w->n_tail), SL_LI("sessions_damaged", w->n_damaged));
     ended(d);
+    go_through(d);
 }
 
 /* --- the steps -----------------------------------------------------------------------------------
@@ -162,7 +185,7 @@ void sl_rewriting_step(struct sl_dir *d)
 
 bool sl_rewriting_wants(const struct sl_dir *d)
 {
-    return d->rewriting && !d->syncing;
+    return d->rewriting && d->rewrite.is_listed && !d->syncing;
 }
 
 static void start(struct sl_dir *d)
@@ -170,23 +193,22 @@ static void start(struct sl_dir *d)
     struct sl_rewrite *w = &d->rewrite;
     *w = (struct sl_rewrite){
         .lp = d->place, .old = d->log, .now = d->io->now(), .slice = d->rewrite_slice};
+    sl_index_settle_some(&d->ix, SIZE_MAX); /* of the last one; a broken log cannot wait */
+    sl_rewrite_open(w, &d->ix);
     d->rewriting = true;
     d->rewritten = sl_calloc(1, sizeof *d->rewritten);
     if (!d->rewritten)
         w->code = sl_fail(&w->err, SL_E_NO_MEMORY, "no memory to rewrite the log");
-    else
-        w->code = sl_rewrite_begin(w, &d->ix);
-    if (w->code) {
-        failed(d);
-        uv_async_send(&d->wake); /* the pump is beyond its finished ones */
-    }
 }
 
 void sl_rewriting_consider(struct sl_dir *d)
 {
-    if (!d->rewriting && (d->broken ? d->to_write.head != NULL : is_due(d)) &&
+    bool due = !d->ix.moving && is_due(d);
+    if (!d->rewriting && (d->broken ? d->to_write.head != NULL : due) &&
         (d->broken || d->state == SL_DIR_OPEN))
         start(d);
+    if (d->ix.walked)
+        go_through(d);
     if (sl_rewriting_wants(d) && !is_lost(d) && sl_rewrite_next(&d->rewrite) == SL_REWRITE_SYNC)
         start_sync(d);
 }

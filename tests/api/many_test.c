@@ -105,7 +105,8 @@ static void turn_loop(void)
     f.longest = took > f.longest ? took : f.longest;
 }
 
-static void open_folder(const char *dir, uint64_t rewrite_bytes)
+static void open_folder(const char *dir, uint64_t rewrite_bytes,
+                        void (*head)(void *arg, const struct sl_store_head *h))
 {
     static struct sl_store_io io;
     struct sl_error err;
@@ -115,7 +116,7 @@ static void open_folder(const char *dir, uint64_t rewrite_bytes)
     io.fsync = no_sync;
     f = (struct filling){.n = 0};
     assert_int_equal(uv_loop_init(&f.loop), 0);
-    if (sl_dir_open(&f.st, dir, &opt, &io, NULL, NULL, &err))
+    if (sl_dir_open(&f.st, dir, &opt, &io, head, NULL, &err))
         fail_msg("%s", err.message);
 }
 
@@ -128,7 +129,7 @@ static void close_folder(void)
 
 static void fill_folder(const char *dir, size_t n)
 {
-    open_folder(dir, 0);
+    open_folder(dir, 0, NULL);
     f.n = n;
     put_more();
     while (f.n_waiting)
@@ -234,10 +235,12 @@ static void tell(const char *what, size_t n, const struct cost *c)
         c->find_ms, c->create_ms);
 }
 
-/* The same, within what a processor's caches make of it. */
+/* The same, within what a processor's caches make of it, and what two programs make that wait for
+ * each other on a machine with much else to do. */
 static void same(double many_ms, double few_ms, const char *what)
 {
-    if (figures_count() && many_ms > 2 * few_ms + 0.2)
+    double spare_ms = redis.pid ? 4 : 0.5;
+    if (figures_count() && many_ms > 2 * few_ms + spare_ms)
         fail_msg("%s takes %.2f ms of many sessions and %.2f of few", what, many_ms, few_ms);
 }
 
@@ -288,32 +291,59 @@ static void test_dir(void **state)
 
 /* --- its log, rewritten ------------------------------------------------------------------------*/
 
-static size_t turns_done;
-static uint64_t version;
+static uint64_t *versions; /* of every session */
+static size_t n_done, n_told;
 
-static void on_turn(void *arg, enum sl_code code, const struct sl_error *err)
+static void on_done(void *arg, enum sl_code code, const struct sl_error *err)
 {
     (void)arg;
     if (code)
         fail_msg("%s", err->message);
     f.n_waiting--;
-    turns_done++;
+    n_done++;
 }
 
-static void append_turn(size_t i, uint64_t v)
+static void on_loaded(void *arg, const struct sl_store_record *r, const struct sl_error *err)
+{
+    const uint64_t *expected = arg;
+    if (!r)
+        fail_msg("%s", err->message);
+    assert_int_equal(r->head->version, *expected);
+    assert_int_equal(r->n_turns, *expected); /* each is found where it lies now */
+    f.n_waiting--;
+}
+
+static void append_turn(size_t i)
 {
     char id[40];
     name(id, i);
     static const uint32_t tokens[64];
     struct sl_store_key k = {.tenant = "default", .id = id, .incarnation = {7}};
     struct sl_store_turn t = {
-        .version = v, .tokens = tokens, .n_tokens = 64, .continuation = {"{}", 2}};
+        .version = ++versions[i], .tokens = tokens, .n_tokens = 64, .continuation = {"{}", 2}};
     f.n_waiting++;
-    sl_store_append_turn(f.st, &k, &t, on_turn, NULL);
+    sl_store_append_turn(f.st, &k, &t, on_done, NULL);
 }
 
-/* One commit after another, and a session that is made and deleted so that the log has something to
- * lose, until it was rewritten. */
+static void load(size_t i)
+{
+    char id[40];
+    name(id, i);
+    struct sl_store_key k = {.tenant = "default", .id = id, .incarnation = {7}};
+    f.n_waiting++;
+    sl_store_load(f.st, &k, NULL, on_loaded, &versions[i]);
+}
+
+static void on_told(void *arg, const struct sl_store_head *h)
+{
+    size_t i = strtoul(strchr(h->key.id, '-') + 1, NULL, 10);
+    (void)arg;
+    n_told++;
+    assert_int_equal(h->version, versions[i]);
+}
+
+/* Commits and loads one after another, and sessions that are made and deleted so that the log has
+ * something to lose, until it was rewritten twice. */
 static double stall_of(size_t n)
 {
     struct sl_store_stats st = {0};
@@ -321,22 +351,24 @@ static double stall_of(size_t n)
     node_init(&node, "rewrite", (const char *const[]){NULL});
     snprintf(dir, sizeof dir, "%s", node.dir);
     fill_folder(dir, n);
-    open_folder(dir, 1 << 20);
-    version = 0;
-    turns_done = 0;
-    f.longest = 0;
+    open_folder(dir, 1 << 20, NULL);
+    versions = sl_calloc(n, sizeof *versions);
     char *text = sl_malloc(1 << 16);
-    assert_non_null(text);
+    assert_true(versions && text);
     memset(text, 'x', 1 << 16);
-    while (st.rewrites < 2) {
-        append_turn(0, ++version);
+    n_done = 0;
+    for (size_t k = 1; st.rewrites < 2; k++) {
         char id[40];
-        snprintf(id, sizeof id, "brief-%llu", (unsigned long long)version);
+        snprintf(id, sizeof id, "brief-%zu", k);
         struct sl_store_head h = {.key = {.tenant = "default", .id = id, .incarnation = {9}},
                                   .metadata = {text, 1 << 16}};
+        append_turn(0);
+        append_turn(k * 7919 % n);
+        load(k * 104729 % n);
+        load((k / 2 + 1) * 7919 % n);
         f.n_waiting += 2;
-        sl_store_put_head(f.st, &h, on_turn, NULL);
-        sl_store_remove(f.st, &h.key, on_turn, NULL);
+        sl_store_put_head(f.st, &h, on_done, NULL);
+        sl_store_remove(f.st, &h.key, on_done, NULL);
         while (f.n_waiting)
             turn_loop();
         sl_store_stats(f.st, &st);
@@ -345,10 +377,16 @@ static double stall_of(size_t n)
     double longest = f.longest;
     assert_int_equal(st.sessions, n);
     close_folder();
+    /* And it is all there. */
+    n_told = 0;
+    open_folder(dir, 0, on_told);
+    assert_int_equal(n_told, n);
+    close_folder();
+    sl_free(versions);
     node_done(&node);
     print_message("dir:, %7zu sessions: while its log was rewritten twice beside %zu commits, the "
                   "loop stood still for %.1f ms at the longest\n",
-                  n, turns_done, 1e3 * longest);
+                  n, n_done, 1e3 * longest);
     return longest;
 }
 
@@ -410,9 +448,14 @@ static double cost_of_redis(size_t n, struct cost *ret)
     ret->ready_s = now_of(CLOCK_MONOTONIC) - begin;
     measure(n, ret);
     tell("redis:", n, ret);
+    return each;
+}
+
+static void stop_redis(void)
+{
     api_stop(&api);
     redis_done(&redis);
-    return each;
+    redis = (struct redis){0};
 }
 
 static void test_redis(void **state)
@@ -420,8 +463,10 @@ static void test_redis(void **state)
     (void)state;
     struct cost many = {0}, few = {0};
     cost_of_redis(n_many / FEW_SHARE, &few);
+    stop_redis();
     double each = cost_of_redis(n_many, &many);
     compare(&many, &few);
+    stop_redis();
     print_message("redis: %.0f bytes of Redis' memory for each session; a server holds %.1f MiB "
                   "more for many of them\n",
                   each, (many.resident - few.resident) / 1048576);
