@@ -320,12 +320,21 @@ struct expected {
     uint64_t counts[INTERCEPT_KIND_COUNT], n_allocations; /* of an undisturbed run */
 };
 
+/* Again, under its key. On Redis it may be told to wait: where a lease could not be given back the
+ * first try counts as running until that ends by itself. */
+static bool asked_too_early(const struct scene *sc)
+{
+    assert_true(ask(sc));
+    return !strncmp(store_name, "redis", 5) && inside.status == 409 &&
+           strstr(inside.reply, "\"idempotency_in_flight\"");
+}
+
 static void check_looks(const struct scene *sc, const struct expected *x, enum outcome o,
                         const char *what)
 {
     char now[LOOK_MAX], stored[LOOK_MAX];
-    if (sc->keyed) { /* again: it must be answered now, and have happened once */
-        if (!ask(sc) || outcome_of() != DONE)
+    if (sc->keyed && !asked_too_early(sc)) { /* it must be answered now, and have happened once */
+        if (outcome_of() != DONE)
             fail_msg("%s: the retry is answered with %.600s", what, inside.reply);
         o = DONE;
     }
