@@ -3,12 +3,13 @@
  *   load_bench [rounds]                        (default: 5 rounds; some 3 GB below build/)
  *
  * A model of the 0.4B shape (24 layers of 1,024 channels, RWKV-7, seeded, F16) as .safetensors, as
- * .pth, and converted from that. Each load is a process of its own, which opens the model and tells
- * its wall time and the most memory that it ever had (VmHWM: pages of a mapped file count while
- * they are mapped). The conversion is measured likewise, and a server with the converted file:
- * until it is ready, and until the first token of the first request, both from the start of its
- * process. Beside loads what cannot be avoided: the file read from the page cache through one
- * buffer by as many threads, and as much memory written as the file has. Printed are medians. */
+ * .pth, and converted from that: as it is, to codes of 8 bits, of 4. Each load is a process of its
+ * own, which opens the model and tells its wall time and the most memory that it ever had (VmHWM:
+ * pages of a mapped file count while they are mapped). The conversion is measured likewise, and a
+ * server with the converted file: until it is ready, and until the first token of the first
+ * request, both from the start of its process. Beside loads what cannot be avoided: the file read
+ * from the page cache through one buffer by as many threads, and as much memory written as the file
+ * has. Printed are medians. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@
 #include "engine/workers.h"
 #include "server/cli/convert_file.h"
 #include "server/cli/limits.h"
+#include "server/cli/weights.h"
 #include "tests/support/must.h"
 #include "tests/support/seeded_pth.h"
 #include "tests/support/serving.h"
@@ -80,14 +82,15 @@ static int load_one(const char *path, int to)
     return write(to, &t, sizeof t) == sizeof t ? 0 : 1;
 }
 
-static int convert_one(const char *path, const char *out, int to)
+static int convert_one(const char *path, const char *out, const char *type, int to)
 {
     struct sl_conversion *c = NULL;
     struct sl_error err;
-    const struct sl_conversion_options opt = {.path = path};
+    struct sl_conversion_options opt = {.path = path};
     const struct sl_conversion_extras bytes = {.tokenizer_kind = "bytes"};
     struct told t = {.seconds = bench_now()};
-    if (sl_conversion_open(&c, &opt, &err) || sl_conversion_carry(c, &bytes, &err) ||
+    if (sl_cli_weights("type", *type ? type : NULL, &opt.weights, &err) ||
+        sl_conversion_open(&c, &opt, &err) || sl_conversion_carry(c, &bytes, &err) ||
         sl_convert_file(c, out, true, &sl_store_io_system, &err)) {
         fprintf(stderr, "load_bench: %s\n", err.message);
         return 1;
@@ -153,7 +156,7 @@ static int read_one(const char *path, int to)
 
 static char *self;
 
-static struct told run(const char *what, const char *path, const char *more)
+static struct told run(const char *what, const char *path, const char *more, const char *type)
 {
     int fds[2], status;
     struct told t;
@@ -163,7 +166,7 @@ static struct told run(const char *what, const char *path, const char *more)
     if (pid == 0) {
         char fd[16];
         (void)snprintf(fd, sizeof fd, "%d", fds[1]);
-        execl("/proc/self/exe", self, what, path, fd, more, (char *)NULL);
+        execl("/proc/self/exe", self, what, path, fd, more, type, (char *)NULL);
         _exit(127);
     }
     close(fds[1]);
@@ -183,12 +186,12 @@ static void measure(const char *title, const char *path, size_t rounds)
     struct told t = {0};
     if (stat(path, &st) != 0)
         abort();
-    (void)run("--read", path, NULL); /* into the page cache */
+    (void)run("--read", path, NULL, NULL); /* into the page cache */
     for (size_t i = 0; i < rounds; i++) {
-        t = run("--read", path, NULL);
+        t = run("--read", path, NULL, NULL);
         series_add(&bound, t.seconds);
         series_add(&bound_cpu, t.cpu);
-        t = run("--load", path, NULL);
+        t = run("--load", path, NULL, NULL);
         series_add(&load, t.seconds);
         series_add(&cpu, t.cpu);
         series_add(&high, (double)t.bytes / (double)st.st_size);
@@ -201,14 +204,15 @@ static void measure(const char *title, const char *path, size_t rounds)
     (void)fflush(stdout);
 }
 
-static void convert(const char *from, const char *to)
+static void convert(const char *from, const char *to, const char *type)
 {
     struct stat st;
-    struct told t = run("--convert", from, to);
+    struct told t = run("--convert", from, to, type);
     if (stat(from, &st) != 0)
         abort();
-    printf("%-14s %6.1f MB  %.3f s, %.3f s of processors  memory %.3f x the file\n", "conversion",
-           (double)st.st_size * 1e-6, t.seconds, t.cpu, (double)t.bytes / (double)st.st_size);
+    printf("%-14s %6.1f MB  %.3f s, %.3f s of processors  memory %.3f x the file\n",
+           *type ? type : "conversion", (double)st.st_size * 1e-6, t.seconds, t.cpu,
+           (double)t.bytes / (double)st.st_size);
     (void)fflush(stdout);
 }
 
@@ -234,8 +238,8 @@ int main(int argc, char **argv)
     self = argv[0];
     if (argc == 4 && strcmp(argv[1], "--load") == 0)
         return load_one(argv[2], (int)strtol(argv[3], NULL, 10));
-    if (argc == 5 && strcmp(argv[1], "--convert") == 0)
-        return convert_one(argv[2], argv[4], (int)strtol(argv[3], NULL, 10));
+    if (argc == 6 && strcmp(argv[1], "--convert") == 0)
+        return convert_one(argv[2], argv[4], argv[5], (int)strtol(argv[3], NULL, 10));
     if (argc == 4 && strcmp(argv[1], "--read") == 0)
         return read_one(argv[2], (int)strtol(argv[3], NULL, 10));
     size_t rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 5;
@@ -255,9 +259,12 @@ int main(int argc, char **argv)
     seeded_done(&s);
     measure(".safetensors", safetensors, rounds);
     measure(".pth", pth, rounds);
-    convert(pth, converted);
-    measure("converted", converted, rounds);
-    serve(converted, rounds);
+    static const char *const types[] = {"", "q8", "q4"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        convert(pth, converted, types[i]);
+        measure("converted", converted, rounds);
+        serve(converted, rounds);
+    }
     remove_tree(folder);
     return 0;
 }
