@@ -372,8 +372,9 @@ static void make_session(const struct server *s, const char *id)
     raw_expect_ask(s, text, 201, id);
 }
 
-/* They ask for large answers, a hundred each, and read a byte now and then. What is kept for them
- * is bounded, and after a while they are cut off. Without the bounds all of it is in memory. */
+/* They ask for large answers, a hundred each, and read 50 KB of them a second. What is kept for
+ * them is bounded, and after a while they are cut off. Without the bounds all of it is in memory.
+ */
 static void test_slow_readers(void **state)
 {
     (void)state;
@@ -387,13 +388,13 @@ static void test_slow_readers(void **state)
                                   .reading = FOE_SIPS,
                                   .small_buffers = true};
     struct server *s = start(ARGS("--write-high", "64KiB", "--write-low", "16KiB",
-                                  "--write-timeout", "500ms", "--write-rate", "1KiB"));
+                                  "--write-timeout", "500ms", "--write-rate", "1MiB"));
     attack("slow readers", s, &plan);
     double before = resident(s);
     struct foes *f = foes_start(&plan, s->port);
     double bounded = 0;
     int64_t end = now_ms() + WAIT_MS;
-    while (!foes_leave(f, 0, 20)) { /* single bytes do not keep them */
+    while (!foes_leave(f, 0, 20)) { /* reading a little does not keep them */
         assert_true(now_ms() < end);
         bounded = fmax(bounded, resident(s) - before);
     }

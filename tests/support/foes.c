@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-enum { TICK_MS = 10, EVENTS = 256, STUCK_MS = 100, DEADLINE_MS = 60000 };
+enum { TICK_MS = 10, EVENTS = 256, STUCK_MS = 100, DEADLINE_MS = 60000, SIP = 1024 };
 
 struct foe {
     int fd; /* -1: closed */
@@ -153,7 +153,7 @@ static bool read_some(struct foes *f, struct foe *e, size_t max)
             memcpy(f->result.last, waste,
                    (size_t)r < sizeof f->result.last ? (size_t)r : sizeof f->result.last - 1);
         f->result.bytes += (size_t)r;
-        again = max > 1;
+        again = max == SIZE_MAX;
     }
     return true;
 }
@@ -190,7 +190,7 @@ static void on_tick(struct foes *f, struct foe *e, int64_t now)
         return;
     e->piece_ms = now + p->piece_ms;
     if (send_until(f, e, e->sent + 1) && p->reading == FOE_SIPS)
-        (void)read_some(f, e, 1);
+        (void)read_some(f, e, SIP);
 }
 
 static void *run(void *arg)

@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum foe_reading { FOE_READS, FOE_SIPS /* a byte at each piece's time */, FOE_DOES_NOT_READ };
+enum foe_reading { FOE_READS, FOE_SIPS /* 1 KiB at each piece's time */, FOE_DOES_NOT_READ };
 
 struct foe_text {
     const char *bytes;
