@@ -173,18 +173,21 @@ static void redis_takes_no_writes(void **state)
     comes_back(120);
 }
 
+static struct twin far;
+static bool far_is_up; /* its namespaces outlive the test where nobody removes them */
+
 /* Each node in a network namespace of its own. That they cannot reach each other hinders nothing;
  * one that is cut off from Redis says so, loses its turns, and is missed by nobody; nothing is
  * lost, and when the wire is mended it serves again by itself. */
 static void nodes_are_cut_off(void **state)
 {
-    static struct twin far;
     struct gen got, want;
     (void)state;
     if (!twin_start_apart(&far, "far", (const char *const[]){"--replay-limit=60", NULL})) {
         print_message("skipped: network namespaces, which take root\n");
         skip();
     }
+    far_is_up = true;
     struct client *cut = fleet_at(&far.fleet, 0), *other = fleet_at(&far.fleet, 1);
     twin_create(&far, "walk");
     twin_create(&far, "runs");
@@ -221,6 +224,7 @@ static void nodes_are_cut_off(void **state)
     fleet_cut(&far.fleet, 1, false);
     twin_turn(&far, "walk", 1, "Still?", 50);
     twin_abandon(&far);
+    far_is_up = false;
 }
 
 /* A key that somebody wrote over, or a byte of a snapshot: named, and nobody else is touched. */
@@ -253,6 +257,8 @@ static int start(void **state)
 static int stop(void **state)
 {
     (void)state;
+    if (far_is_up)
+        twin_abandon(&far);
     twin_abandon(&t);
     return 0;
 }
