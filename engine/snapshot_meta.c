@@ -214,12 +214,14 @@ enum sl_code sl_snapshot_take_texts(const struct sl_tensors *t, struct sl_snapsh
     const char *id = sl_snapshot_text(t, "session.id"),
                *metadata = sl_snapshot_text(t, "session.metadata");
     const char *continuation = sl_snapshot_text(t, "continuation"),
+               *transcript = sl_snapshot_text(t, "transcript"),
                *arch = sl_snapshot_text(t, "model.arch");
     const char *type = sl_snapshot_text(t, "model.weights_type"),
                *numerics = sl_snapshot_text(t, "engine.numerics");
     id = id ? id : "";
     size_t n = strlen(id) + 1 + (metadata ? strlen(metadata) + 1 : 0) +
-               (continuation ? strlen(continuation) + 1 : 0) + strlen(arch) + 1;
+               (continuation ? strlen(continuation) + 1 : 0) +
+               (transcript ? strlen(transcript) + 1 : 0) + strlen(arch) + 1;
     ret->text = sl_malloc(n);
     if (!ret->text)
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory for a snapshot's metadata");
@@ -227,6 +229,7 @@ enum sl_code sl_snapshot_take_texts(const struct sl_tensors *t, struct sl_snapsh
     ret->session_id = copy(&at, id);
     ret->metadata = metadata ? copy(&at, metadata) : NULL;
     ret->continuation = continuation ? copy(&at, continuation) : NULL;
+    ret->transcript = transcript ? copy(&at, transcript) : NULL;
     *ret_arch = copy(&at, arch);
     (void)snprintf(ret->weights_type, sizeof ret->weights_type, "%s", type ? type : "");
     (void)snprintf(ret->numerics, sizeof ret->numerics, "%s", numerics ? numerics : "");
@@ -247,6 +250,8 @@ enum sl_code sl_snapshot_read_meta(struct sl_tensors *t, struct sl_snapshot_info
         c = sl_snapshot_read_hex(t, "model.fingerprint", fingerprint, err);
     if (!c)
         c = sl_snapshot_read_hex(t, "session.incarnation", ret->incarnation, err);
+    if (!c)
+        c = sl_snapshot_read_hex(t, "tokenizer.fingerprint", ret->tokenizer, err);
     if (!c)
         c = read_uint(t, "session.version", &ret->version, err);
     if (!c)

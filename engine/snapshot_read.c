@@ -535,3 +535,24 @@ out:
     sl_tensors_close(f);
     return c;
 }
+
+enum sl_code sl_snapshot_texts(const void *data, size_t n, struct sl_snapshot_info *ret,
+                               struct sl_error *err)
+{
+    struct sl_tensors *f = NULL;
+    struct sl_snapshot_info info = {.text = NULL};
+    unsigned char fingerprint[16];
+    const char *arch;
+    struct input in = {.data = data, .n = n, .have = n};
+    enum sl_code c = open_file(&f, &in, err);
+    if (!c)
+        c = sl_snapshot_read_meta(f, &info, fingerprint, err);
+    if (!c && !sl_snapshot_text(f, "metadata.xxh3"))
+        c = CORRUPT(err, "the snapshot's metadata have no \"metadata.xxh3\"");
+    if (!c)
+        c = sl_snapshot_take_texts(f, &info, &arch, err);
+    if (!c)
+        *ret = info;
+    sl_tensors_close(f);
+    return c;
+}

@@ -77,6 +77,8 @@ static void make_meta(struct made *k, const struct sl_model *m, const struct sl_
     add(k, "created", k->created);
     if (info->continuation)
         add(k, "continuation", info->continuation);
+    if (info->transcript)
+        add(k, "transcript", info->transcript);
     unsigned char digest[16];
     sl_snapshot_meta_digest(k->meta, k->n_meta, digest); /* and brings them in order */
     sl_snapshot_hex(k->digest, digest);
@@ -213,6 +215,7 @@ static enum sl_code check_texts(const struct sl_snapshot_info *info, struct sl_e
 {
     size_t n = info->continuation ? strlen(info->continuation) : 0;
     size_t meta_n = info->metadata ? strlen(info->metadata) : 0;
+    size_t said_n = info->transcript ? strlen(info->transcript) : 0;
     assert(!info->session_id || sl_utf8_valid(info->session_id, strlen(info->session_id)));
     assert(!info->metadata || sl_utf8_valid(info->metadata, meta_n));
     assert(!info->continuation || sl_utf8_valid(info->continuation, n));
@@ -221,6 +224,10 @@ static enum sl_code check_texts(const struct sl_snapshot_info *info, struct sl_e
                        "the session's %s takes %zu bytes; a snapshot has room for %zu",
                        n > meta_n ? "continuation" : "metadata", n > meta_n ? n : meta_n,
                        SL_SNAPSHOT_TEXT_MAX);
+    if (said_n > SL_SNAPSHOT_TEXT_MAX)
+        return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
+                       "the session's transcript takes %zu bytes; a snapshot has room for %zu",
+                       said_n, SL_SNAPSHOT_TEXT_MAX);
     return SL_OK;
 }
 

@@ -129,6 +129,8 @@ static void write_paused(struct sl_json_out *w, const struct sl_paused_turn *p)
     sl_out_close(w, '}');
 }
 
+static const unsigned char no_model[16];
+
 void sl_continuation_write(struct sl_buf *b, const struct sl_continuation *c)
 {
     struct sl_json_out w = {b, false};
@@ -136,6 +138,8 @@ void sl_continuation_write(struct sl_buf *b, const struct sl_continuation *c)
     sl_out_open(&w, '{');
     write_ids(&w, "pending", c->pending, c->n_pending);
     write_some_ids(&w, "ring", c->ring.tokens, c->ring.n);
+    if (memcmp(c->model, no_model, sizeof no_model) != 0)
+        write_hex(&w, "model", c->model, sizeof c->model);
     if (c->paused) {
         sl_out_key(&w, "paused");
         write_paused(&w, c->paused);
@@ -357,7 +361,13 @@ static enum sl_code read_all(const struct sl_decode *d, struct sl_continuation *
                           "pending must hold at least one token id");
     if (c == SL_OK)
         c = read_ring(d, &r->ring);
-    const json_t *v = sl_json_member(d->o, "paused");
+    const json_t *v = sl_json_member(d->o, "model");
+    size_t n = sizeof r->model;
+    if (c == SL_OK && v)
+        c = read_hex(d, v, "model", sizeof r->model, r->model, &n);
+    if (c == SL_OK && n != sizeof r->model)
+        c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "model", "model must have 32 hex digits");
+    v = sl_json_member(d->o, "paused");
     if (c != SL_OK || !v)
         return c;
     c = sl_json_object(v, "paused", d->err);

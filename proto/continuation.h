@@ -13,7 +13,7 @@
  * Pure code; any thread. The text is compact JSON of an object; unknown fields are ignored, so that
  * later versions may add some:
  *
- *     {"pending":[ids],"ring":[ids],"paused":{
+ *     {"pending":[ids],"ring":[ids],"model":"32 hex digits","paused":{
  *       "temperature": … "penalty_last_n": …, "logit_bias":[[id,bias]],   as in a request
  *       "seed":"18446744073709551615","draws":"12",                       64 bits: decimal strings
  *       "max_tokens":100,"stop":["\n\n",{"hex":"ff0a"}],"stop_tokens":[ids],"ignore_eos":false,
@@ -57,6 +57,8 @@ struct sl_continuation {
     size_t n_pending;
     struct sl_penalty_ring ring;
     const struct sl_paused_turn *paused; /* NULL: no unfinished turn */
+    unsigned char model[16]; /* in the journal: the fingerprint of the model that was at work; all
+                                zero: not said */
 };
 
 /* Appends the JSON text. All of it is as sl_continuation_read() would have it; floats are finite

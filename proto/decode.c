@@ -108,9 +108,7 @@ static int sextet(unsigned char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* n is a multiple of 4. Returns the bytes written, or SIZE_MAX and where it went wrong. The unused
- * bits of the last character must be zero: every byte string has one encoding only. */
-static size_t decode_base64(unsigned char *out, const unsigned char *s, size_t n, size_t *ret_bad)
+size_t sl_base64_decode(unsigned char *out, const unsigned char *s, size_t n, size_t *ret_bad)
 {
     size_t pad = n && s[n - 1] == '=' ? n > 1 && s[n - 2] == '=' ? 2 : 1 : 0;
     size_t len = 0;
@@ -149,7 +147,7 @@ enum sl_code sl_decode_base64(const struct sl_decode *d, const json_t *v, const 
     unsigned char *bytes = sl_pool_alloc(d->pool, t.n / 4, 3);
     if (!bytes)
         return sl_decode_no_memory(d);
-    size_t n = decode_base64(bytes, (const unsigned char *)t.s, t.n, &bad);
+    size_t n = sl_base64_decode(bytes, (const unsigned char *)t.s, t.n, &bad);
     if (n == SIZE_MAX)
         return sl_fail_param(d->err, SL_E_INVALID_VALUE, path,
                              "%s must be base64 (A-Z a-z 0-9 + / and = at the end); it is not at "

@@ -35,6 +35,10 @@ SL_NODISCARD enum sl_code sl_decode_id(const struct sl_decode *d, const char *ke
                                        const char **ret);
 SL_NODISCARD enum sl_code sl_decode_model(const struct sl_decode *d, const char **ret);
 /* Base64 (RFC 4648, section 4, padded) of at most limits->state_bytes. */
+/* n is a multiple of 4. Returns the bytes written, or SIZE_MAX and where it went wrong. The unused
+ * bits of the last character must be zero: every byte string has one encoding only. */
+size_t sl_base64_decode(unsigned char *out, const unsigned char *s, size_t n, size_t *ret_bad);
+
 SL_NODISCARD enum sl_code sl_decode_base64(const struct sl_decode *d, const json_t *v,
                                            const char *path, const unsigned char **ret,
                                            size_t *ret_n);

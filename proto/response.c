@@ -214,10 +214,10 @@ static void session_fields(struct sl_json_out *w, const struct sl_session_view *
         sl_out_raw(w, s->metadata.s, s->metadata.n);
     else
         sl_out_raw(w, "{}", 2);
-    if (s->rewound) {
+    if (s->rewound)
         key_uint(w, "rewound_to", s->rewound_to);
+    if (s->rewound || s->rebuilt)
         key_uint(w, "replayed_tokens", s->replayed_tokens);
-    }
     sl_out_close(w, '}');
 }
 

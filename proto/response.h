@@ -92,8 +92,8 @@ struct sl_session_view {
     int64_t expires_at;          /* 0: never */
     int64_t ttl_s;               /* 0: never */
     struct sl_text metadata;     /* JSON text of an object; s NULL: {} */
-    bool rewound;                /* the answer of a rewind: it says to which version, and how many
-                                    tokens were read again for it */
+    bool rewound, rebuilt;       /* the answer of a rewind or a rebuild: it says to which version,
+                                    and how many tokens were read again */
     uint64_t rewound_to, replayed_tokens;
 };
 void sl_write_session(struct sl_buf *b, const struct sl_session_view *s);

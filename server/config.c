@@ -102,6 +102,10 @@ static const struct sl_option options[] = {
      "state in memory; else it needs --durability turn (or redis://), and each session has at most "
      "so many earlier snapshots in the store, most have one or two.",
      SL_CMD_SERVE},
+    {"keep-transcript", SL_OPTION_BOOL, AT(keep_transcript), "false", 0, 0, NULL, NULL,
+     "Keep all token ids of each session, so that it can be rebuilt by another model of the same "
+     "tokenizer (POST …/rebuild). They are in its snapshots, which grow by 5.4 bytes for each.",
+     SL_CMD_SERVE},
     {"max-sessions", SL_OPTION_COUNT, AT(max_sessions), "1000000", 1, 1e9, NULL, "N",
      "Sessions, in memory and in the store; one more is a 503.", SL_CMD_SERVE},
     {"sessions-in-memory", SL_OPTION_COUNT, AT(sessions_in_memory), "0", 0, 10e6, NULL, "N",

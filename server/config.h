@@ -105,6 +105,7 @@ struct sl_config {
     int durability;                      /* enum sl_durability */
     uint64_t replay_limit;               /* tokens; 0: measured at start */
     uint64_t keep_turns;
+    bool keep_transcript;
     uint64_t max_sessions;
     uint64_t sessions_in_memory; /* 0: from the memory budget */
     uint64_t memory;             /* bytes for states; 0: see serve.c */

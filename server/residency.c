@@ -114,6 +114,8 @@ static void install(struct load *l)
     s->ring = d->ring;
     s->paused = d->paused;
     s->n_paused = d->n_paused;
+    s->transcript = d->transcript;
+    d->transcript = (struct sl_transcript){0};
     if (!s->n_answers) {
         sl_free(s->answers);
         s->answers = d->answers;
@@ -131,7 +133,13 @@ static void install(struct load *l)
 static bool is_told(const struct sl_sessions *ss, enum sl_code c)
 {
     return c == SL_E_NO_MEMORY || c == SL_E_IO || c == SL_E_STORE_UNAVAILABLE ||
-           (ss->shared && c == SL_E_SESSION_NOT_FOUND);
+           c == SL_E_SNAPSHOT_MODEL_MISMATCH || (ss->shared && c == SL_E_SESSION_NOT_FOUND);
+}
+
+static void point_to_rebuild(struct sl_error *err)
+{
+    const struct sl_error was = *err;
+    (void)sl_fail(err, was.code, "%.320s; POST …/rebuild reads its transcript again", was.message);
 }
 
 static void load_ends(struct load *l)
@@ -142,6 +150,8 @@ static void load_ends(struct load *l)
     bool failed = l->d.code != SL_OK;
     if (failed && !is_told(ss, l->d.code))
         err.code = SL_E_STORE_CORRUPT; /* it is not the request that is wrong */
+    if (l->d.code == SL_E_SNAPSHOT_MODEL_MISMATCH && ss->opt.keep_transcript)
+        point_to_rebuild(&err);
     if (!failed)
         install(l);
     ss->stats.loads += !failed;

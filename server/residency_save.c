@@ -27,6 +27,7 @@ struct sl_encode {
     void *slot;  /* pinned */
     void *empty; /* an initial state of its own, where the session has none */
     char *metadata, *continuation;
+    struct sl_transcript transcript;
     char id[SL_SESSION_ID_MAX + 1];
     struct sl_snapshot_info info;
     struct sl_encoded result;
@@ -44,6 +45,7 @@ static void encode_ends(struct sl_encode *e)
     sl_free(e->empty);
     sl_free(e->metadata);
     sl_free(e->continuation);
+    sl_transcript_done(&e->transcript);
     ss->n_encoding--;
     e->cb(e->arg, s, e->code ? NULL : &e->result, e->code ? &e->err : NULL);
     sl_free(e);
@@ -57,8 +59,14 @@ static void encode(uv_work_t *work)
 {
     struct sl_encode *e = work->data;
     const struct sl_sessions_options *o = &e->ss->opt;
-    e->code = sl_snapshot_write(o->model, o->tokenizer, e->slot ? e->slot : e->empty, &e->info,
-                                &e->result.data, &e->result.n, &e->err);
+    char *text = e->transcript.whole ? sl_transcript_text(&e->transcript) : NULL;
+    e->info.transcript = text;
+    if (e->transcript.whole && !text)
+        e->code = sl_fail(&e->err, SL_E_NO_MEMORY, "no memory for a transcript");
+    else
+        e->code = sl_snapshot_write(o->model, o->tokenizer, e->slot ? e->slot : e->empty, &e->info,
+                                    &e->result.data, &e->result.n, &e->err);
+    sl_free(text);
 }
 
 static void on_encoded(uv_work_t *work, int status)
@@ -108,6 +116,7 @@ static enum sl_code take_picture(struct sl_encode *e)
         ok = (e->metadata = sl_strndup(s->metadata, s->n_metadata)) && ok;
     if (s->n_pending)
         ok = (e->continuation = continuation_text(s)) && ok;
+    ok = sl_transcript_copy(&e->transcript, &s->transcript) && ok;
     if (!ok)
         return sl_fail(&e->err, SL_E_NO_MEMORY, "no memory for a snapshot of session '%s'", s->id);
     sl_session_copy_id(e->id, s);

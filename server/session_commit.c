@@ -29,8 +29,23 @@ void sl_op_apply(struct sl_op *op)
     op->pending = NULL;
     op->ring = NULL;
     op->paused = NULL;
+    s->transcript = op->transcript;
+    op->transcript = (struct sl_transcript){0};
     s->version = op->version;
     s->tokens_seen = op->tokens_seen;
+}
+
+/* The session's transcript with this turn becomes the op's, which has a copy where the one before
+ * is kept as a point's. Room was made. */
+static void continue_transcript(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    if (!op->transcript.whole) {
+        op->transcript = s->transcript;
+        s->transcript = (struct sl_transcript){0};
+    }
+    if (op->transcript.whole)
+        sl_transcript_add(&op->transcript, op->n_drop, op->tokens, op->n_tokens);
 }
 
 static void on_appended(void *arg, enum sl_code code, const struct sl_error *err)
@@ -43,6 +58,7 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
         sl_op_end(op, s, err);
         return;
     }
+    continue_transcript(op);
     sl_op_apply(op);
     s->answers_bytes = op->answers_bytes;
     sl_session_shrink(ss, s, sl_session_charge(ss, s->n_metadata, s->answers_bytes));
@@ -57,13 +73,14 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
 }
 
 /* The continuation as JSON; a finished turn's ring follows from its tokens. */
-static enum sl_code write_continuation(const struct sl_commit *c, struct sl_buf *b,
-                                       struct sl_error *err)
+static enum sl_code write_continuation(const struct sl_sessions *ss, const struct sl_commit *c,
+                                       struct sl_buf *b, struct sl_error *err)
 {
     struct sl_continuation k = {
         .pending = c->pending, .n_pending = c->n_pending, .paused = c->paused};
     if (c->paused)
         k.ring = *c->ring;
+    memcpy(k.model, sl_model_info(ss->opt.model)->fingerprint, sizeof k.model);
     sl_continuation_write(b, &k);
     return sl_buf_code(b, err);
 }
@@ -82,7 +99,17 @@ static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const s
         op->answer.body = sl_strndup(c->answer->body, c->answer->n_body);
         ok = ok && op->answer.key && op->answer.body && sl_session_make_answers(op->s);
     }
-    if (!ok || !op->pending || !op->ring || !sl_session_prepare_point(op->ss, op->s))
+    ok = sl_session_prepare_point(op->ss, op->s) && ok;
+    if (op->s->transcript.whole) {
+        op->tokens = sl_malloc((c->n_tokens + 1) * sizeof *op->tokens);
+        if (op->s->points)
+            ok = ok && sl_transcript_copy(&op->transcript, &op->s->transcript);
+        struct sl_transcript *t = op->s->points ? &op->transcript : &op->s->transcript;
+        ok = ok && op->tokens && sl_transcript_reserve(t, c->n_tokens);
+        if (ok && c->n_tokens)
+            memcpy(op->tokens, c->tokens, c->n_tokens * sizeof *op->tokens);
+    }
+    if (!ok || !op->pending || !op->ring)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for what the session remembers of a turn");
     memcpy(op->pending, c->pending, c->n_pending * sizeof *op->pending);
     *op->ring = *c->ring;
@@ -92,6 +119,7 @@ static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const s
     op->version = op->s->version + 1;
     op->tokens_seen = c->tokens_seen;
     op->n_tokens = c->n_tokens;
+    op->n_drop = c->n_drop;
     return SL_OK;
 }
 
@@ -153,7 +181,7 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
                        "kept",
                        s->id);
     if (!code)
-        code = write_continuation(c, &text, &err);
+        code = write_continuation(ss, c, &text, &err);
     if (!code)
         code = prepare(op, c, &text, &err);
     if (!code)
@@ -240,6 +268,9 @@ static enum sl_code decode_and_encode(struct sl_op *op)
                        "continuation.paused.max_tokens is %zu; this server's limit is %zu "
                        "(--max-tokens-limit)",
                        c.paused->max_tokens, o->max_tokens);
+    if (!code && op->info.transcript && o->keep_transcript)
+        code = sl_transcript_read(&op->transcript, op->info.transcript,
+                                  sl_model_info(o->model)->vocab_size, &op->err);
     if (code) {
         sl_continuation_done(&c);
         return code;
@@ -273,6 +304,8 @@ static enum sl_code encode_own(struct sl_op *op)
     own.metadata = op->s->metadata || !op->is_new ? op->s->metadata : op->info.metadata;
     own.continuation = op->n_pending ? op->info.continuation : NULL;
     own.dtype = SL_DTYPE_F32;
+    if (!op->transcript.whole)
+        own.transcript = NULL;
     enum sl_code code =
         sl_snapshot_write(o->model, o->tokenizer, op->decoded, &own, &data, &n, &op->err);
     if (code)
@@ -314,6 +347,7 @@ static void on_restore_work(uv_work_t *work, int status)
         *op->info_ret = op->info;
         op->info_ret->text = NULL;
         op->info_ret->session_id = op->info_ret->metadata = op->info_ret->continuation = NULL;
+        op->info_ret->transcript = NULL;
     }
     if (!sl_session_writes_turns(ss, s)) {
         restore_done(op);

@@ -27,6 +27,7 @@ void sl_decoded_done(struct sl_decoded *l)
     sl_free(l->pending);
     sl_free(l->ring);
     sl_free(l->paused);
+    sl_transcript_done(&l->transcript);
 }
 
 static void push_ring(struct sl_penalty_ring *ring, const uint32_t *tokens, size_t n)
@@ -73,6 +74,9 @@ static enum sl_code add_turn(struct sl_decoded *l, const struct sl_store_turn *t
     l->pending = all;
     memcpy(all + l->n_pending, t->tokens, t->n_tokens * sizeof *all);
     l->n_pending += t->n_tokens;
+    if (!sl_transcript_reserve(&l->transcript, t->n_tokens))
+        return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a session's transcript");
+    sl_transcript_add(&l->transcript, t->n_drop, t->tokens, t->n_tokens);
     push_ring(l->ring, t->tokens + t->n_tokens - t->n_generated, t->n_generated);
     return SL_OK;
 }
@@ -91,6 +95,18 @@ static enum sl_code check_last(struct sl_decoded *l, const struct sl_continuatio
             return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a paused turn");
     }
     return SL_OK;
+}
+
+/* Turns without a snapshot would else be read again by any model, without a word. */
+static enum sl_code check_model(struct sl_decoded *l, const struct sl_continuation *c)
+{
+    static const unsigned char none[16];
+    const struct sl_model_info *info = sl_model_info(l->opt->model);
+    if (l->rebuild || !memcmp(c->model, none, 16) || !memcmp(c->model, info->fingerprint, 16))
+        return SL_OK;
+    return sl_fail(&l->err, SL_E_SNAPSHOT_MODEL_MISMATCH,
+                   "the turns of session '%s' are of another model than the one loaded (%s)", l->id,
+                   info->name);
 }
 
 static enum sl_code replay_turns(struct sl_decoded *l, const struct sl_store_record *r)
@@ -114,6 +130,8 @@ static enum sl_code replay_turns(struct sl_decoded *l, const struct sl_store_rec
         text = t->continuation.s;
         n_text = t->continuation.n;
         c = sl_continuation_read(&before, text, n_text, vocab, &l->err);
+        if (!c)
+            c = check_model(l, &before);
         now = &before;
     }
     if (!c && l->n_pending)
@@ -124,16 +142,55 @@ static enum sl_code replay_turns(struct sl_decoded *l, const struct sl_store_rec
     return c;
 }
 
+/* Of a rebuild's snapshot only what stands in its metadata counts. */
+static enum sl_code read_texts(struct sl_decoded *l, const struct sl_store_record *r)
+{
+    unsigned char own[16];
+    size_t have;
+    enum sl_code c = r->source.need(r->source.arg, r->n_snapshot, &have, &l->err);
+    if (!c)
+        c = sl_snapshot_texts(r->snapshot, r->n_snapshot, &l->info, &l->err);
+    if (c)
+        return c;
+    sl_tokenizer_fingerprint(l->opt->tokenizer, own);
+    if (!l->info.transcript)
+        return sl_fail(&l->err, SL_E_NO_TRANSCRIPT,
+                       "the transcript of session '%s' was not kept from its beginning: it was "
+                       "written without --keep-transcript, came from a snapshot or an initial "
+                       "state, or has more than %d tokens",
+                       l->id, SL_TRANSCRIPT_MAX);
+    if (memcmp(own, l->info.tokenizer, sizeof own) != 0)
+        return sl_fail(&l->err, SL_E_NO_TRANSCRIPT,
+                       "the transcript of session '%s' is one of token ids, and they are another "
+                       "tokenizer's than the one loaded",
+                       l->id);
+    return SL_OK;
+}
+
+static enum sl_code read_transcript(struct sl_decoded *l)
+{
+    return (l->rebuild || l->opt->keep_transcript) && l->info.transcript
+               ? sl_transcript_read(&l->transcript, l->info.transcript,
+                                    sl_model_info(l->opt->model)->vocab_size, &l->err)
+               : SL_OK;
+}
+
 static enum sl_code decode_snapshot(struct sl_decoded *l, const struct sl_store_record *r)
 {
     const struct sl_sessions_options *o = l->opt;
-    if (!r->snapshot)
+    if (!r->snapshot) {
+        l->transcript.whole = o->keep_transcript;
         return SL_OK;
-    enum sl_code c = sl_snapshot_read_from(o->model, o->tokenizer, r->snapshot, r->n_snapshot,
-                                           &r->source, l->state, &l->info, &l->err);
+    }
+    enum sl_code c = l->rebuild
+                         ? read_texts(l, r)
+                         : sl_snapshot_read_from(o->model, o->tokenizer, r->snapshot, r->n_snapshot,
+                                                 &r->source, l->state, &l->info, &l->err);
+    if (!c)
+        c = read_transcript(l);
     if (c)
         return c;
-    l->has_state = true;
+    l->has_state = !l->rebuild;
     if (memcmp(l->info.incarnation, l->incarnation, sizeof l->info.incarnation) != 0 ||
         strcmp(l->info.session_id, l->id) != 0 || l->info.version != r->snapshot_version)
         return contradicts(l, "its snapshot is that of another session, or of another version");
@@ -144,11 +201,14 @@ static enum sl_code decode_snapshot(struct sl_decoded *l, const struct sl_store_
     if (c)
         return c;
     *l->ring = l->cont.ring;
-    l->pending = sl_malloc(l->cont.n_pending * sizeof *l->pending);
+    const uint32_t *v = l->rebuild ? l->transcript.v : l->cont.pending;
+    size_t n = l->rebuild ? l->transcript.n : l->cont.n_pending;
+    l->pending = sl_malloc(n * sizeof *l->pending);
     if (!l->pending)
         return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a session");
-    memcpy(l->pending, l->cont.pending, l->cont.n_pending * sizeof *l->pending);
-    l->n_pending = l->cont.n_pending;
+    if (n)
+        memcpy(l->pending, v, n * sizeof *l->pending);
+    l->n_pending = n;
     return SL_OK;
 }
 
@@ -178,5 +238,6 @@ enum sl_code sl_decode_record(struct sl_decoded *l, const struct sl_store_record
     enum sl_code c = decode_snapshot(l, r);
     if (!c)
         c = replay_turns(l, r);
+    l->made = !c;
     return c ? c : copy_answers(l, r);
 }

@@ -18,6 +18,7 @@ static void on_fork_saved(void *arg, struct sl_session *s, const struct sl_error
 
 static bool copy_rest(struct sl_session *s, const struct sl_session *from)
 {
+    sl_transcript_done(&s->transcript); /* an empty one */
     if (from->n_pending) {
         s->pending = sl_malloc(from->n_pending * sizeof *s->pending);
         if (!s->pending)
@@ -31,6 +32,8 @@ static bool copy_rest(struct sl_session *s, const struct sl_session *from)
             return false;
         *s->ring = *from->ring;
     }
+    if (!sl_transcript_copy(&s->transcript, &from->transcript))
+        return false;
     if (from->paused) {
         s->paused = sl_strndup(from->paused, from->n_paused);
         if (!s->paused)

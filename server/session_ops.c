@@ -22,6 +22,8 @@ void sl_op_free(struct sl_op *op)
     sl_free(op->answer.body);
     sl_free(op->data);
     sl_decoded_done(&op->past);
+    sl_transcript_done(&op->transcript);
+    sl_free(op->tokens);
     sl_free(op->decoded);
     sl_free(op->info.text);
     sl_free(op->arg_head);
@@ -217,6 +219,7 @@ static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
         return c;
     s->in_memory = true;
     sl_session_set_ttl(op->ss, s, op->ttl_s);
+    s->transcript.whole = op->ss->opt.keep_transcript && !sl_session_is_ephemeral(s);
     s->metadata = op->metadata;
     s->n_metadata = op->n_metadata;
     op->metadata = NULL;

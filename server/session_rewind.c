@@ -27,6 +27,7 @@ struct sl_session_point {
     struct sl_penalty_ring *ring;
     char *paused;
     size_t n_paused;
+    struct sl_transcript transcript;
 };
 
 static bool keeps_points(const struct sl_sessions *ss, const struct sl_session *s)
@@ -40,6 +41,7 @@ static void free_point(struct sl_sessions *ss, struct sl_session_point *p)
     sl_free(p->pending);
     sl_free(p->ring);
     sl_free(p->paused);
+    sl_transcript_done(&p->transcript);
 }
 
 bool sl_session_prepare_point(const struct sl_sessions *ss, struct sl_session *s)
@@ -59,7 +61,9 @@ void sl_session_keep_point(struct sl_sessions *ss, struct sl_session *s)
                                  .n_pending = s->n_pending,
                                  .ring = s->ring,
                                  .paused = s->paused,
-                                 .n_paused = s->n_paused};
+                                 .n_paused = s->n_paused,
+                                 .transcript = s->transcript};
+    s->transcript = (struct sl_transcript){0};
     s->state = NULL;
     s->pending = NULL;
     s->n_pending = 0;
@@ -142,7 +146,8 @@ static bool copy_point(struct sl_op *op, const struct sl_session_point *p)
     op->ring = sl_calloc(1, sizeof *op->ring);
     if (p->paused)
         op->paused = sl_strndup(p->paused, p->n_paused);
-    if (!op->pending || !op->ring || (p->paused && !op->paused))
+    if (!op->pending || !op->ring || (p->paused && !op->paused) ||
+        !sl_transcript_copy(&op->transcript, &p->transcript))
         return false;
     if (p->n_pending)
         memcpy(op->pending, p->pending, p->n_pending * sizeof *op->pending);
@@ -164,7 +169,8 @@ static void rewind_in_memory(struct sl_op *op)
                                          .n_pending = s->n_pending,
                                          .ring = s->ring,
                                          .paused = s->paused,
-                                         .n_paused = s->n_paused};
+                                         .n_paused = s->n_paused,
+                                         .transcript = s->transcript};
     const struct sl_session_point *p = op->target == s->version ? &now : find_point(s, op->target);
     if (!p) {
         tell_points(s, no_point, op);
@@ -194,10 +200,12 @@ static void take_past(struct sl_op *op)
         s->version = op->version;
         s->tokens_seen = op->tokens_seen;
     }
-    s->in_store = true;
-    s->head_dirty = false;
-    s->saved_version = s->version;
-    s->replay_tokens = 0;
+    if (ss->store) {
+        s->in_store = true;
+        s->head_dirty = false;
+        s->saved_version = s->version;
+        s->replay_tokens = 0;
+    }
     if (op->ret_replayed)
         *op->ret_replayed = op->n_replayed;
     sl_op_give_back(op, NULL);
@@ -217,7 +225,9 @@ static void encode_work(uv_work_t *work)
     struct sl_op *op = work->data;
     struct sl_decoded *d = &op->past;
     const struct sl_sessions_options *o = &op->ss->opt;
-    char *text = NULL;
+    char *text = NULL, *transcript = NULL;
+    if (op->transcript.whole)
+        transcript = sl_transcript_text(&op->transcript);
     if (op->n_pending && op->paused)
         text = sl_strndup(op->paused, op->n_paused);
     else if (op->n_pending)
@@ -227,15 +237,17 @@ static void encode_work(uv_work_t *work)
                                     .tokens_seen = op->tokens_seen,
                                     .metadata = op->metadata,
                                     .continuation = text,
+                                    .transcript = transcript,
                                     .created_ms = o->now() * 1000,
                                     .dtype = SL_DTYPE_F32};
     memcpy(info.incarnation, d->incarnation, sizeof info.incarnation);
-    if (op->n_pending && !text)
+    if ((op->n_pending && !text) || (op->transcript.whole && !transcript))
         op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to rewind session '%s'", d->id);
     else
         op->code = sl_snapshot_write(o->model, o->tokenizer, op->decoded, &info, &op->data,
                                      &op->n_data, &op->err);
     sl_free(text);
+    sl_free(transcript);
 }
 
 static void on_encode_work(uv_work_t *work, int status)
@@ -263,6 +275,10 @@ static void encode_past(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     struct sl_error err;
+    if (!op->ss->store) {
+        take_past(op);
+        return;
+    }
     if (s->metadata) {
         op->metadata = sl_strndup(s->metadata, s->n_metadata);
         op->n_metadata = s->n_metadata;
@@ -311,6 +327,10 @@ static void use_past(struct sl_op *op)
     op->n_paused = d->n_paused;
     d->ring = NULL;
     d->paused = NULL;
+    if (ss->opt.keep_transcript) {
+        op->transcript = d->transcript;
+        d->transcript = (struct sl_transcript){0};
+    }
     op->tokens_seen = d->tokens_seen;
     op->n_replayed = n_read;
     if (!d->has_state && !n_read)
@@ -331,12 +351,62 @@ static enum sl_code decode(void *arg, const struct sl_store_record *r, struct sl
     return c;
 }
 
+/* Not the request is wrong, but what is stored. */
+static bool is_damage(enum sl_code c)
+{
+    return c == SL_E_SNAPSHOT_CORRUPT || c == SL_E_SNAPSHOT_VERSION_UNSUPPORTED ||
+           c == SL_E_SNAPSHOT_TOO_LARGE;
+}
+
+/* A rebuild needs nothing of the snapshot but its metadata, which have a digest of their own: the
+ * file may be damaged elsewhere. */
 static void on_past(void *arg, const struct sl_store_record *r, const struct sl_error *err)
 {
-    if (r)
-        use_past(arg);
-    else
-        sl_op_give_back(arg, err);
+    struct sl_op *op = arg;
+    if (r || (err->code == SL_E_SNAPSHOT_CORRUPT && op->past.rebuild && op->past.made)) {
+        use_past(op);
+        return;
+    }
+    op->err = *err;
+    if (is_damage(err->code))
+        op->err.code = SL_E_STORE_CORRUPT;
+    sl_op_give_back(op, &op->err);
+}
+
+/* The session itself, as a rebuild's record would be. */
+static void rebuild_in_memory(struct sl_op *op)
+{
+    const struct sl_session *s = op->s;
+    struct sl_decoded *d = &op->past;
+    if (!s->transcript.whole) {
+        (void)sl_fail(&op->err, SL_E_NO_TRANSCRIPT,
+                      "the transcript of session '%s' was not kept from its beginning: there is no "
+                      "--keep-transcript, it came from a snapshot or an initial state, or it has "
+                      "more than %d tokens",
+                      s->id, SL_TRANSCRIPT_MAX);
+        sl_op_give_back(op, &op->err);
+        return;
+    }
+    d->pending = sl_malloc((s->transcript.n + 1) * sizeof *d->pending);
+    d->ring = sl_calloc(1, sizeof *d->ring);
+    if (s->paused)
+        d->paused = sl_strndup(s->paused, s->n_paused);
+    if (!d->pending || !d->ring || (s->paused && !d->paused) ||
+        !sl_transcript_copy(&d->transcript, &s->transcript) ||
+        !sl_session_prepare_point(op->ss, op->s)) {
+        (void)sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to rebuild session '%s'", s->id);
+        sl_op_give_back(op, &op->err);
+        return;
+    }
+    if (s->transcript.n)
+        memcpy(d->pending, s->transcript.v, s->transcript.n * sizeof *d->pending);
+    if (s->ring)
+        *d->ring = *s->ring;
+    d->n_pending = s->transcript.n;
+    d->n_rest = s->n_pending;
+    d->n_paused = s->n_paused;
+    d->tokens_seen = s->tokens_seen;
+    use_past(op);
 }
 
 /* Nobody loads or saves it. */
@@ -345,7 +415,7 @@ static void rewind_quiet(struct sl_op *op)
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
     op->version = s->version + 1;
-    if (!ss->store) {
+    if (!ss->store && !op->past.rebuild) {
         rewind_in_memory(op);
         return;
     }
@@ -358,7 +428,10 @@ static void rewind_quiet(struct sl_op *op)
     struct sl_store_key key = sl_session_key(s);
     op->past.state = op->decoded;
     sl_decoded_init(&op->past, ss, s);
-    sl_store_load_at(ss->store, &key, op->target, decode, on_past, op);
+    if (ss->store)
+        sl_store_load_at(ss->store, &key, op->target, decode, on_past, op);
+    else
+        rebuild_in_memory(op);
 }
 
 static void rewind_leased(struct sl_op *op)
@@ -376,6 +449,21 @@ void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, uint64_t v
     }
     op->s = s;
     op->target = version;
+    op->ret_replayed = ret_replayed;
+    sl_op_lease(op, rewind_leased);
+}
+
+void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, uint64_t *ret_replayed,
+                         sl_session_done *cb, void *arg)
+{
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    if (!op) {
+        sl_op_refuse(cb, arg, "to rebuild a session");
+        return;
+    }
+    op->s = s;
+    op->target = SL_STORE_LAST;
+    op->past.rebuild = true;
     op->ret_replayed = ret_replayed;
     sl_op_lease(op, rewind_leased);
 }

@@ -44,6 +44,7 @@ void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s)
     s->ring = NULL;
     s->paused = NULL;
     s->n_paused = 0;
+    sl_transcript_done(&s->transcript);
 }
 
 void sl_session_free(struct sl_sessions *ss, struct sl_session *s)

@@ -31,6 +31,7 @@
 #include "proto/response.h"
 #include "server/store/store.h"
 #include "server/tenants.h"
+#include "server/transcript.h"
 #include "slate/session.h"
 #include "slate/snapshot.h"
 
@@ -64,7 +65,8 @@ struct sl_session {
     struct sl_penalty_ring *ring; /* NULL: empty */
     char *paused;                 /* JSON of the continuation while a turn is paused, or NULL */
     size_t n_paused;
-    struct sl_answer *answers; /* oldest first; NULL: none */
+    struct sl_transcript transcript; /* with keep_transcript */
+    struct sl_answer *answers;       /* oldest first; NULL: none */
     size_t n_answers;
     /* Without a store: what the commits before left, oldest first. Room for keep_turns, or NULL. */
     struct sl_session_point *points;
@@ -136,6 +138,7 @@ struct sl_sessions_options {
     enum sl_durability durability;
     uint64_t keep_turns;   /* versions before the last to which a session can be rewound. With a
                               store its turns must be written one by one (or it is shared) */
+    bool keep_transcript;  /* all token ids of a session */
     uint64_t replay_limit; /* tokens: more than these since the snapshot are worth a new one */
     size_t max_tokens;     /* that a client's snapshot may still want of a paused turn */
     int64_t (*now)(void);
@@ -230,6 +233,13 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
  * kept), SESSION_BUSY, SERVER_FULL, DRAINING, those of a load, the store's. */
 void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, uint64_t version,
                         uint64_t *ret_replayed, sl_session_done *cb, void *arg);
+
+/* The kept transcript is read again, all of it, by the model that is loaded: version + 1, with what
+ * is pending, the ring and a paused turn as they were. For a session whose state is of another
+ * model, or whose snapshot is damaged, or for whoever wants it. *ret_replayed as above. Errors:
+ * NO_TRANSCRIPT (says why there is none), else as above. */
+void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, uint64_t *ret_replayed,
+                         sl_session_done *cb, void *arg);
 
 /* The versions to which it can be rewound, oldest first, the last one being what it is at. */
 void sl_sessions_points(struct sl_sessions *ss, struct sl_session *s, sl_store_pointed *cb,

@@ -134,6 +134,9 @@ struct sl_decoded {
     struct sl_penalty_ring *ring;
     char *paused;
     size_t n_paused;
+    struct sl_transcript transcript;
+    bool rebuild; /* in: pending becomes all of the transcript, and no state is read */
+    bool made; /* out: a rebuild's is all there, whatever the store says of the snapshot's data */
     enum sl_code code;
     struct sl_error err;
 };
@@ -209,8 +212,10 @@ struct sl_op {
     struct sl_penalty_ring *ring;
     char *paused;
     size_t n_paused;
-    size_t n_tokens;
-    struct sl_answer answer; /* key NULL: none */
+    size_t n_tokens, n_drop;
+    uint32_t *tokens;                /* commit: the turn's, where a transcript is kept */
+    struct sl_transcript transcript; /* else: what it will be */
+    struct sl_answer answer;         /* key NULL: none */
 
     /* rewind */
     uint64_t target;

@@ -40,6 +40,8 @@
     X(SESSION_EXISTS, "session_exists", 409, "invalid_request_error",                              \
       "the session exists already")                                                                \
     X(SESSION_BUSY, "session_busy", 409, "invalid_request_error", "a turn is running on it")       \
+    X(NO_TRANSCRIPT, "no_transcript", 409, "invalid_request_error",                                \
+      "the session's transcript was not kept")                                                     \
     X(HISTORY_MISMATCH, "history_mismatch", 409, "invalid_request_error",                          \
       "the history differs from what the session has read")                                        \
     X(VERSION_MISMATCH, "version_mismatch", 412, "invalid_request_error",                          \

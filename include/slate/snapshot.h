@@ -13,11 +13,11 @@
  *   tokenizer.fingerprint                likewise
  *   session.id, .incarnation, .version, .tokens_seen, .metadata    on upload they inform
  *   continuation                         JSON: what has not been consumed, an unfinished turn
- *   state.dtype                          "F32", "BF16" or "I8": what was asked for
- *   created                              RFC 3339, UTC
- *   payload.xxh3                         XXH3-128 of the data section
- *   metadata.xxh3                        XXH3-128 over key, NUL, value, NUL of all the others, in
- *                                        order of the keys' bytes
+ *   transcript                           base64 of all token ids so far, u32 little-endian: only
+ * where a server keeps them (--keep-transcript) state.dtype                          "F32", "BF16"
+ * or "I8": what was asked for created                              RFC 3339, UTC payload.xxh3
+ * XXH3-128 of the data section metadata.xxh3                        XXH3-128 over key, NUL, value,
+ * NUL of all the others, in order of the keys' bytes
  *
  * Whoever edits tensors drops payload.xxh3; whoever edits metadata drops metadata.xxh3: what is
  * absent is not checked, and `edited` says so. Required of the others are format, format_version,
@@ -40,14 +40,16 @@ struct sl_snapshot_info {
     uint64_t tokens_seen;     /* of the conversation, what is pending among them */
     const char *metadata;     /* JSON text of an object; NULL: {} */
     const char *continuation; /* JSON text; NULL: nothing is pending, the session is empty */
+    const char *transcript;   /* base64 text; NULL: none. Not looked into here */
     int64_t created_ms;       /* Unix time */
     enum sl_dtype dtype;      /* of the state's tensors: F32, BF16, or I8 with scales */
 
     /* Read only: how it differs from what is loaded. The model is the same, or reading fails. */
     bool other_weights_type; /* bits will differ: equal within rounding only */
     bool other_numerics;
-    bool other_tokenizer; /* the ids may mean other texts */
-    bool edited;          /* one of the two digests was absent */
+    bool other_tokenizer;        /* the ids may mean other texts */
+    bool edited;                 /* one of the two digests was absent */
+    unsigned char tokenizer[16]; /* its fingerprint; all zero where there is none */
     char weights_type[24];
     char numerics[64];
     char *text; /* owns the strings; sl_free() it */
@@ -98,6 +100,11 @@ SL_NODISCARD enum sl_code sl_snapshot_describe(const void *data, size_t n,
                                                struct sl_snapshot_info *ret, const char **ret_arch,
                                                unsigned char ret_fingerprint[16],
                                                struct sl_error *err);
+
+/* The same of the metadata alone, of which the digest must be there and right: the data may be
+ * damaged. */
+SL_NODISCARD enum sl_code sl_snapshot_texts(const void *data, size_t n,
+                                            struct sl_snapshot_info *ret, struct sl_error *err);
 
 /* The largest snapshot that this model can have, with room for the longest header (24 MiB): what an
  * upload is limited to. */

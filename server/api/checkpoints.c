@@ -1,5 +1,6 @@
-/* checkpoints.c: /v1/sessions/{id}/checkpoints and rewind: which earlier versions of a session are
- * kept (--keep-turns), and back to one of them. */
+/* checkpoints.c: /v1/sessions/{id}/checkpoints, rewind and rebuild: which earlier versions of a
+ * session are kept (--keep-turns), back to one of them; and its transcript (--keep-transcript) read
+ * again by the model that is loaded. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -89,4 +90,22 @@ void sl_post_rewind(struct sl_exchange *ex)
     w->rewound = true;
     w->rewound_to = version;
     sl_sessions_rewind(w->app->sessions, s, version, &w->replayed_tokens, sl_waiting_done, w);
+}
+
+/* --- rebuild ---------------------------------------------------------------------------------- */
+
+void sl_post_rebuild(struct sl_exchange *ex)
+{
+    struct sl_session *s;
+    struct sl_error err;
+    struct sl_waiting *w;
+    enum sl_code c = sl_app_find_named(ex, &s, &err);
+    if (!c)
+        c = sl_waiting_new(&w, ex, 200, &err);
+    if (c) {
+        sl_exchange_fail(ex, &err);
+        return;
+    }
+    w->rebuilt = true;
+    sl_sessions_rebuild(w->app->sessions, s, &w->replayed_tokens, sl_waiting_done, w);
 }

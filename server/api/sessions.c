@@ -448,6 +448,8 @@ const struct sl_route sl_session_routes[] = {
      sl_get_checkpoints},
     {SL_POST, "/v1/sessions/{id}/rewind", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
      sl_post_rewind},
+    {SL_POST, "/v1/sessions/{id}/rebuild", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
+     sl_post_rebuild},
     {SL_POST, "/v1/sessions/{id}/cancel", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
      post_cancel},
 };

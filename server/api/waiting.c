@@ -12,6 +12,7 @@ static void reply(struct sl_exchange *ex, int status, const struct sl_session *s
     struct sl_buf b;
     sl_app_session_view(sl_app_of(ex), s, &view);
     view.rewound = w && w->rewound;
+    view.rebuilt = w && w->rebuilt;
     view.rewound_to = w ? w->rewound_to : 0;
     view.replayed_tokens = w ? w->replayed_tokens : 0;
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);

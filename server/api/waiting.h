@@ -15,7 +15,7 @@ struct sl_waiting {
     char deleted[SL_SESSION_ID_MAX + 1]; /* "": the answer is the session */
     struct sl_snapshot_info info;        /* a restore's: how the snapshot differed */
     bool has_info;
-    bool rewound; /* a rewind's */
+    bool rewound, rebuilt; /* a rewind's, a rebuild's */
     uint64_t rewound_to, replayed_tokens;
 };
 
@@ -38,6 +38,7 @@ void sl_get_snapshot(struct sl_exchange *ex);
 void sl_put_snapshot(struct sl_exchange *ex);
 void sl_get_memory(struct sl_exchange *ex);
 void sl_post_rewind(struct sl_exchange *ex);
+void sl_post_rebuild(struct sl_exchange *ex);
 void sl_get_checkpoints(struct sl_exchange *ex);
 
 #endif

@@ -236,6 +236,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                                stored ? (size_t)c->max_sessions : s->n_sessions,
                                            .store = stored ? c->store : NULL,
                                            .keep_turns = c->keep_turns,
+                                           .keep_transcript = c->keep_transcript,
                                            .store_timeout_ms = c->store_timeout_ms,
                                            .lease_ms = c->lease_ms,
                                            .durability = (enum sl_durability)c->durability,

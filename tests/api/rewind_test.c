@@ -16,8 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
-#include "tests/support/node.h"
+#include "tests/support/pictures.h"
 
 enum { KEEP = 4, TURNS = 9 };
 
@@ -32,41 +31,6 @@ static int abandon(void **state)
 
 /* --- what a session is ------------------------------------------------------------------------ */
 
-/* The data of a snapshot and its "continuation": not its version, nor when it was written. */
-struct picture {
-    struct bytes b;
-    const char *data, *continuation; /* into b */
-    size_t n_data, n_continuation;
-};
-
-static struct picture picture_of(struct client *c, const char *id)
-{
-    struct picture p = {.b = snapshot_get(c, id, "")};
-    uint64_t n_header;
-    memcpy(&n_header, p.b.p, sizeof n_header);
-    assert_true(p.b.n > 8 + n_header);
-    p.data = p.b.p + 8 + n_header;
-    p.n_data = p.b.n - 8 - n_header;
-    const char *key = "\"continuation\":\"";
-    const char *at = memmem(p.b.p, 8 + n_header, key, strlen(key));
-    if (at) {
-        p.continuation = at + strlen(key);
-        while (p.continuation[p.n_continuation] != '"' ||
-               p.continuation[p.n_continuation - 1] == '\\')
-            p.n_continuation++;
-    }
-    return p;
-}
-
-static void must_be_same(const struct picture *a, const struct picture *b)
-{
-    assert_int_equal(a->n_data, b->n_data);
-    assert_memory_equal(a->data, b->data, a->n_data);
-    assert_int_equal(a->n_continuation, b->n_continuation);
-    assert_memory_equal(a->continuation ? a->continuation : "",
-                        b->continuation ? b->continuation : "", a->n_continuation);
-}
-
 /* What was seen of one version: how it looks, and the turn that began there. */
 struct was {
     struct picture picture;
@@ -79,7 +43,7 @@ static struct was was[64];
 static void forget(void)
 {
     for (size_t i = 0; i < sizeof was / sizeof *was; i++) {
-        sl_free(was[i].picture.b.p);
+        picture_done(&was[i].picture);
         if (was[i].has_next)
             gen_done(&was[i].next);
     }
@@ -114,8 +78,8 @@ static struct reply *rewind_to(struct client *c, const char *id, size_t version)
 static void must_be_as(struct client *c, const char *id, size_t as, int64_t at)
 {
     struct picture now = picture_of(c, id);
-    must_be_same(&now, &was[as].picture);
-    sl_free(now.b.p);
+    picture_same(&now, &was[as].picture);
+    picture_done(&now);
     assert_int_equal(session_version(c, id), at);
 }
 
@@ -269,15 +233,15 @@ static void paused_turn(const char *store)
     gen_done(&whole);
     reply_free(expect(rewind_to(c, "it", 2), 200));
     struct picture back = picture_of(c, "it");
-    must_be_same(&back, &paused);
+    picture_same(&back, &paused);
     reply_free(expect(rewind_to(c, "it", 1), 200));
     expect_error(post(c, "/v1/generate", "{'session':'it','resume':true}"), 409, "nothing_paused",
                  "resume");
     reply_free(expect(rewind_to(c, "it", 2), 200));
     generate(c, &again, "'session':'it','resume':true,'max_time_ms':300");
     gen_done(&again);
-    sl_free(paused.b.p);
-    sl_free(back.b.p);
+    picture_done(&paused);
+    picture_done(&back);
     node_done(&node);
 }
 

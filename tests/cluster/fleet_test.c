@@ -17,6 +17,7 @@
 #include "engine/base/mem.h"
 #include "tests/support/fleet.h"
 #include "tests/support/node.h"
+#include "tests/support/pictures.h"
 
 static struct twin t;
 
@@ -122,6 +123,45 @@ static void changes_are_seen_everywhere(void **state)
     turn_of(fleet_at(&t.fleet, 1), &g, "seen", "Once", 3);
     assert_int_equal(int_at(g.r->json, "version"), 1);
     gen_done(&g);
+}
+
+/* Back to the same version in both, through any node; what follows is the same. */
+static void rewind_both(const char *id, unsigned node, int version)
+{
+    struct client *all[] = {fleet_at(&t.fleet, node), t.mirror.client};
+    for (size_t i = 0; i < 2; i++) {
+        struct reply *r =
+            expect(post(all[i], session_path(id, "/rewind"), "{'version':%d}", version), 200);
+        assert_int_equal(int_at(r->json, "rewound_to"), version);
+        reply_free(r);
+    }
+}
+
+static void rewinds_on_changing_nodes(void **state)
+{
+    (void)state;
+    twin_create(&t, "back");
+    for (unsigned i = 0; i < 8; i++)
+        twin_turn(&t, "back", i, "And then?", 300 + i);
+    rewind_both("back", 1, 5); /* node 1 saw version 8 last */
+    twin_turn(&t, "back", 0, "Another way.", 400);
+    twin_turn(&t, "back", 2, "And on.", 401);
+    rewind_both("back", 2, 8); /* what was there before */
+    twin_turn(&t, "back", 1, "As if nothing had been.", 402);
+    reply_free(expect(session_post(fleet_at(&t.fleet, 0), "back", "/pause"), 200));
+    rewind_both("back", 0, 10);
+    struct picture a = picture_of(fleet_at(&t.fleet, 2), "back"),
+                   b = picture_of(t.mirror.client, "back");
+    picture_same(&a, &b);
+    picture_done(&b);
+    expect_error(post(fleet_at(&t.fleet, 1), session_path("back", "/rewind"), "{'version':900}"),
+                 404, "checkpoint_not_found", "version");
+    /* Its transcript is that of version 10, by whichever nodes it was said. */
+    reply_free(expect(session_post(fleet_at(&t.fleet, 1), "back", "/rebuild"), 200));
+    b = picture_of(fleet_at(&t.fleet, 0), "back");
+    picture_same(&a, &b);
+    picture_done(&a);
+    picture_done(&b);
 }
 
 /* --- keys and leases ---------------------------------------------------------------------------*/
@@ -377,7 +417,8 @@ static int start(void **state)
 {
     (void)state;
     twin_start(&t, "fleet",
-               (const char *const[]){"--sessions-in-memory=16", "--replay-limit=60", NULL});
+               (const char *const[]){"--sessions-in-memory=16", "--replay-limit=60",
+                                     "--keep-turns=8", "--keep-transcript", NULL});
     return 0;
 }
 
@@ -394,6 +435,7 @@ int main(void)
         cmocka_unit_test(turns_on_changing_nodes),
         cmocka_unit_test(pauses_and_forks_move),
         cmocka_unit_test(changes_are_seen_everywhere),
+        cmocka_unit_test(rewinds_on_changing_nodes),
         cmocka_unit_test(keys_count_on_every_node),
         cmocka_unit_test(one_turn_at_a_time_in_all_of_it),
         cmocka_unit_test(a_turn_is_cancelled_from_any_node),

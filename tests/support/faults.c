@@ -11,6 +11,9 @@
 
 #include "tests/support/faults.h"
 
+/* So that earlier snapshots are written around, kept and dropped, too. */
+enum { KEEP_TURNS = 2 };
+
 struct shop *faults_shop(uint64_t rewrite_bytes, size_t slice_bytes)
 {
     struct shop *st = calloc(1, sizeof *st);
@@ -18,6 +21,7 @@ struct shop *faults_shop(uint64_t rewrite_bytes, size_t slice_bytes)
     assert_non_null(st);
     shop_init(st, &disk_io, rewrite_bytes);
     st->slice_bytes = slice_bytes;
+    st->keep_turns = KEEP_TURNS;
     shop_folder(st, folder, sizeof folder);
     disk_begin(folder);
     return st;
@@ -68,10 +72,12 @@ void faults_check(struct shop *st)
     if (!st->store)
         shop_must_open(st);
     assert_int_equal(shop_check(st), 0);
+    assert_int_equal(shop_check_past(st), 0);
     shop_close(st);
     st->crashed = false;
     shop_must_open(st);
     assert_int_equal(shop_check(st), 0);
+    assert_int_equal(shop_check_past(st), 0);
     shop_close(st);
 }
 
@@ -88,6 +94,7 @@ void faults_salvaged(struct shop *st, enum disk_survivors which, uint64_t seed,
     assert_non_null(after);
     shop_init(after, &disk_io, st->rewrite_bytes);
     after->slice_bytes = st->slice_bytes;
+    after->keep_turns = st->keep_turns;
     shop_folder(after, folder, sizeof folder);
     disk_salvage(folder, which, seed);
     memcpy(after->v, st->v, sizeof st->v);
@@ -100,6 +107,7 @@ void faults_salvaged(struct shop *st, enum disk_survivors which, uint64_t seed,
     disk_cut_at(-1); /* the power is back */
     shop_must_open(after);
     assert_int_equal(shop_check(after), 0);
+    assert_int_equal(shop_check_past(after), 0);
     after->crashed = false;
     assert_true(!go_on || go_on(after)); /* and it goes on */
     assert_int_equal(after->n_failed, 0);

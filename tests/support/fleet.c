@@ -139,8 +139,8 @@ static void start_mirror(struct twin *t, const char *const *options,
     all[n++] = "--tokenizer=bytes";
     all[n++] = "--model";
     all[n++] = seeded_bytes_model();
-    api_start(&t->mirror,
-              (const char *const[]){all[0], all[1], all[2], "--sessions-in-memory=512", NULL});
+    api_start(&t->mirror, (const char *const[]){all[0], all[1], all[2], "--sessions-in-memory=512",
+                                                "--keep-turns=8", NULL});
     client_unrecorded(t->mirror.client);
     for (size_t i = 0; options[i]; i++) {
         assert_true(n < FLEET_OPTIONS_MAX);
