@@ -9,8 +9,8 @@
  *   slate.source         the file or folder it was made from, and its container
  *   slate.fingerprint    32 hex digits: the fingerprint of the source
  *   slate.content        likewise: what this file's own tensors, settings and choices give
- *   slate.weights        "F32", "BF16", "F16", "Q8", "Q4": the type that matrices were converted to;
- *                        absent where they are as the source has them
+ *   slate.weights        "F32", "BF16", "F16", "Q8", "Q4": the type that matrices were converted
+ *                        to; absent where they are as the source has them
  *   slate.narrowed       "yes" where a matrix has lost something by that, else "no"
  *   slate.config         the text of config.json, where the source has one
  *   slate.rule           "name=value,…": what the source leaves open (sl_model_options.rule)
@@ -25,16 +25,16 @@
  *
  *   NAME.q8_scales       F16 [rows, ceil(n / 32)]; NAME is I8 [rows, n] then: weight [r][k] is
  *                        NAME[r][k] · scale[r][k / 32]
- *   NAME.q4_scales       likewise; NAME is U8 [rows, n / 2]: the low four bits of byte i of a row are
- *                        the code of k = 2i, the high ones of 2i + 1, and the weight is
- *                        level[code] · scale[r][k / 32] with the levels -16, -13, -11, -9, -7, -5, -3,
- *                        -1, 0, 2, 4, 6, 8, 10, 12, 15
- *   NAME.q8_0_blocks     and .q4_0_blocks, .q4_k_blocks, .q6_k_blocks: U8 [rows, bytes of a row], a
- *                        GGUF file's blocks as they were there (formats/ggml_blocks.h); no NAME
+ *   NAME.q4_scales       likewise; NAME is U8 [rows, n / 2]: the low four bits of byte i of a row
+ *                        are the code of k = 2i, the high ones of 2i + 1, and the weight is
+ *                        level[code] · scale[r][k / 32] with the levels -16, -13, -11, -9, -7,
+ *                        -5, -3, -1, 0, 2, 4, 6, 8, 10, 12, 15
+ *   NAME.q8_0_blocks     and .q4_0_blocks, .q4_k_blocks, .q6_k_blocks: U8 [rows, bytes of a row],
+ *                        a GGUF file's blocks as they were there (formats/ggml_blocks.h); no NAME
  *
- * Codes and scales are those that `--weights q8` and q4 make of the source. With "Q4" the head is in
- * codes of 8 bits, as there. A matrix that cannot be written so (rows of an odd length, of Q4) stands
- * as the source has it, and is quantised when it is loaded.
+ * Codes and scales are those that `--weights q8` and q4 make of the source. With "Q4" the head is
+ * in codes of 8 bits, as there. A matrix that cannot be written so (rows of an odd length, of Q4)
+ * stands as the source has it, and is quantised when it is loaded.
  *
  * The vocabulary is a tensor and not a string because it has megabytes: metadata is parsed whenever
  * anybody opens the file, and some readers take headers of a few megabytes only.

@@ -124,7 +124,7 @@ struct sl_decoded {
     unsigned char incarnation[16]; /* of a shared store's session another look may bring another */
     void *state;                   /* where to: the caller's, that nobody else reads */
     bool has_state;                /* it is filled; else it is the initial state */
-    struct sl_answer *answers; /* NULL: none */
+    struct sl_answer *answers;     /* NULL: none */
     size_t n_answers;
     struct sl_snapshot_info info;
     struct sl_continuation cont; /* the snapshot's */

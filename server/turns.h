@@ -69,9 +69,9 @@ struct sl_run_spec {
     int logprobs;
     bool resume; /* finish the session's paused turn: everything above but session, max_time_ms is
                     ignored (sl_run_paused() says what goes on) */
-    /* Tokens are read by a state of nobody's (session NULL), `base` (NULL: the model's initial one),
-     * as they were once: no begin token comes before them, and the limit on a prompt does not hold.
-     * `replayed` is given what they lead to, right before `done`, when nothing went wrong. */
+    /* Tokens are read by a state of nobody's (session NULL), `base` (NULL: the model's initial
+     * one), as they were once: no begin token comes before them, and the limit on a prompt does not
+     * hold. `replayed` is given what they lead to, right before `done`, when nothing went wrong. */
     const void *base;
     void (*replayed)(struct sl_run *r, void *user, const void *state);
     const char *chat_template; /* a reply under this template is written; NULL: plain text. Kept

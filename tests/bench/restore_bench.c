@@ -164,7 +164,8 @@ static void bench_forks(size_t rounds)
     struct sl_slab *slab;
     struct sl_error err;
     size_t n_places = N + FORKS;
-    must(sl_slab_open(&slab, sl_sessions_slots(n_places, true, 0) + FORKS, b.state_bytes, &err), &err);
+    must(sl_slab_open(&slab, sl_sessions_slots(n_places, true, 0) + FORKS, b.state_bytes, &err),
+         &err);
     struct sl_sessions *ss = open_sessions(slab, n_places, NULL);
     for (size_t i = 0; i < N; i++)
         restore(ss, i);
