@@ -395,7 +395,7 @@ static void test_what_the_loader_finds(void **state)
     } rows[] = {
         {6, 22, 0, "tensor token_embd.weight has the type Q5_0; weights can be F32, F16 or BF16"},
         {20, 18, 0, "tensor token_embd.weight has the type IQ4_NL;"},
-        {24, 32, 0, "tensor token_embd.weight has the type I8;"},
+        {24, 32, 0, "tensor token_embd.weight has the type I8 and no scales;"},
         {GGML_Q8_0, 34, 0x7e, "tensor token_embd.weight holds NaN (element 0)"},
     };
     struct seeded_shape shape = smallest;
