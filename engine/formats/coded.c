@@ -46,7 +46,11 @@ static char *base_of(struct sl_reader *r, const char *name, const struct form *f
 {
     size_t n = strlen(name) - strlen(f->suffix);
     char *p = sl_reader_alloc(r, n + 1);
-    return p ? memcpy(p, name, n) : NULL;
+    if (!p)
+        return NULL;
+    memcpy(p, name, n);
+    p[n] = '\0';
+    return p;
 }
 
 /* Of two axes, with something in it. */

@@ -38,8 +38,9 @@ static void q4_k(float *y, const unsigned char *p)
     sl_k_block_read(&b, SL_DTYPE_Q4_K, p);
     float d = half(b.d), m = half(b.m);
     for (size_t i = 0; i < SL_K_BLOCK; i++) {
-        float product = d * (float)b.scale[i / 32] * (float)b.code[i];
-        y[i] = product - m * (float)b.min[i / 32];
+        size_t group = i / 32;
+        float product = d * (float)b.scale[group] * (float)b.code[i];
+        y[i] = product - m * (float)b.min[group];
     }
 }
 
@@ -48,8 +49,10 @@ static void q6_k(float *y, const unsigned char *p)
     struct sl_k_block b;
     sl_k_block_read(&b, SL_DTYPE_Q6_K, p);
     float d = half(b.d);
-    for (size_t i = 0; i < SL_K_BLOCK; i++)
-        y[i] = d * (float)b.scale[i / 16] * (float)(b.code[i] - 32);
+    for (size_t i = 0; i < SL_K_BLOCK; i++) {
+        size_t group = i / 16;
+        y[i] = d * (float)b.scale[group] * (float)(b.code[i] - 32);
+    }
 }
 
 /* --- the table ----------------------------------------------------------------------------------
