@@ -29,12 +29,12 @@ static void on_points(void *arg, const struct sl_store_point *v, size_t n,
     struct listing *l = arg;
     struct sl_error own;
     struct sl_buf b;
-    struct sl_checkpoint_view *views = v ? sl_calloc(n, sizeof *views) : NULL;
-    if (v && !views) {
+    struct sl_checkpoint_view *views = err ? NULL : sl_calloc(n ? n : 1, sizeof *views);
+    if (!err && !views) {
         (void)sl_fail(&own, SL_E_NO_MEMORY, "no memory for a list of checkpoints");
         err = &own;
     }
-    for (size_t i = 0; views && i < n; i++)
+    for (size_t i = 0; !err && i < n; i++)
         views[i] = (struct sl_checkpoint_view){v[i].version, v[i].tokens_seen, v[i].at};
     if (l->ex && err) {
         sl_exchange_fail(l->ex, err);
