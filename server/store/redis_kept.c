@@ -63,9 +63,9 @@ static bool take_snap(const redisReply *r, uint64_t number, struct sl_ix_snap *x
 }
 
 struct view {
-    struct sl_ix_session s; /* its lists are in the two arrays */
     struct sl_ix_snap *snaps;
     struct sl_ix_entry *entries;
+    struct sl_ix_session s; /* its lists are in the two arrays; it has no id */
 };
 
 static bool link_snaps(struct view *v, const struct sl_rd_op *op, const redisReply *list)
