@@ -465,24 +465,27 @@ void sl_index_moved(struct sl_index *ix, struct sl_moved *v, size_t n)
     sl_index_settle_some(ix, SIZE_MAX);
 }
 
+static void forget_missing(struct sl_index *ix, struct sl_ix_session *s)
+{
+    struct sl_ix_snap **p = &s->kept, *old = NULL, *x;
+    s->last_kept = NULL;
+    while ((x = *p)) {
+        if (!x->file.number || x->found) {
+            s->last_kept = x;
+            p = &x->next;
+            continue;
+        }
+        *p = x->next;
+        drop_snap(ix, s, x, &old);
+    }
+    if (old && s->exists)
+        sweep_entries(ix, s);
+    sl_index_free_snaps(old);
+}
+
 void sl_index_forget_missing(struct sl_index *ix)
 {
-    for (size_t i = 0; i < ix->n_buckets; i++) {
-        for (struct sl_ix_session *s = ix->buckets[i]; s; s = s->next) {
-            struct sl_ix_snap **p = &s->kept, *old = NULL, *x;
-            s->last_kept = NULL;
-            while ((x = *p)) {
-                if (!x->file.number || x->found) {
-                    s->last_kept = x;
-                    p = &x->next;
-                    continue;
-                }
-                *p = x->next;
-                drop_snap(ix, s, x, &old);
-            }
-            if (old && s->exists)
-                sweep_entries(ix, s);
-            sl_index_free_snaps(old);
-        }
-    }
+    for (size_t i = 0; i < ix->n_buckets; i++)
+        for (struct sl_ix_session *s = ix->buckets[i]; s; s = s->next)
+            forget_missing(ix, s);
 }

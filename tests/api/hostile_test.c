@@ -521,6 +521,7 @@ static void test_smuggling(void **state)
     }
     raw_expect_ask(s, GET("/v1/sessions/smuggled"), 200, "smuggled");
     raw_expect_ask(s, SMUGGLED_REQUEST, 200, "smuggled"); /* it would have worked */
+    make_session(s, "smuggled");
     const struct foe_plan plan = {
         .n = 8, .texts = texts, .n_texts = N(texts), .at_once = 4096, .life_ms = 100};
     attack("smuggling forms", s, &plan);
