@@ -303,7 +303,7 @@ static void a_turn_is_cancelled_from_any_node(void **state)
  * before it hears of the second pause. */
 static void a_turn_is_paused_from_any_node(void **state)
 {
-#define TELL "'session':'rest','prompt':'Tell me','seed':6,'max_tokens':30000,'ignore_eos':true"
+#define TELL "'session':'rest','prompt':'Tell me','seed':6,'max_tokens':100000,'ignore_eos':true"
     struct gen want;
     struct parts parts;
     (void)state;
