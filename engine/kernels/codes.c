@@ -17,7 +17,7 @@ size_t sl_code_bytes(enum sl_dtype type, size_t n_in)
 
 static uint8_t code_at(enum sl_dtype type, const uint8_t *codes, size_t k)
 {
-    return type == SL_DTYPE_Q8 ? codes[k] : codes[k / 2] >> (k % 2 * 4) & 15;
+    return (uint8_t)(type == SL_DTYPE_Q8 ? codes[k] : codes[k / 2] >> (k % 2 * 4) & 15);
 }
 
 void sl_code_row(uint8_t *codes, uint16_t *scales, enum sl_dtype type, const float *w, size_t n_in)
