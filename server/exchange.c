@@ -253,6 +253,20 @@ void sl_exchange_on(struct sl_exchange *ex, const struct sl_exchange_events *eve
     ex->user = user;
 }
 
+static void on_holder_alone(struct sl_exchange *ex, void *user)
+{
+    struct sl_exchange **holder = user;
+    *holder = NULL;
+    sl_exchange_cut(ex);
+}
+
+void sl_exchange_hold(struct sl_exchange *ex, struct sl_exchange **holder)
+{
+    static const struct sl_exchange_events events = {.abort = on_holder_alone};
+    *holder = ex;
+    sl_exchange_on(ex, &events, holder);
+}
+
 void *sl_exchange_user(const struct sl_exchange *ex)
 {
     return ex->user;

@@ -97,6 +97,10 @@ struct sl_exchange_events { /* either may be NULL */
 /* events: static storage, or living until the end. To be called inside the handler: later the
  * client may have gone already, then no abort comes any more (sl_exchange_aborted() tells). */
 void sl_exchange_on(struct sl_exchange *ex, const struct sl_exchange_events *events, void *user);
+/* For whoever answers later and lets what it waits for go on without the client: *holder is ex, and
+ * NULL once the client has gone; it must be there until ex is answered, or other events are given.
+ * Otherwise as above. */
+void sl_exchange_hold(struct sl_exchange *ex, struct sl_exchange **holder);
 void *sl_exchange_user(const struct sl_exchange *ex);
 
 /* The client has gone; abort was, or is being, called. */

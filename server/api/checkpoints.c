@@ -14,15 +14,6 @@ struct listing {
     unsigned char incarnation[16];
 };
 
-static void on_gone(struct sl_exchange *ex, void *user)
-{
-    struct listing *l = user;
-    l->ex = NULL;
-    sl_exchange_cut(ex);
-}
-
-static const struct sl_exchange_events listing_events = {.abort = on_gone};
-
 static void on_points(void *arg, const struct sl_store_point *v, size_t n,
                       const struct sl_error *err)
 {
@@ -60,10 +51,9 @@ void sl_get_checkpoints(struct sl_exchange *ex)
         sl_exchange_fail(ex, &err);
         return;
     }
-    l->ex = ex;
     sl_session_copy_id(l->id, s);
     memcpy(l->incarnation, s->incarnation, sizeof l->incarnation);
-    sl_exchange_on(ex, &listing_events, l);
+    sl_exchange_hold(ex, &l->ex);
     sl_sessions_points(sl_app_of(ex)->sessions, s, on_points, l);
 }
 

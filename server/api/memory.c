@@ -39,15 +39,6 @@ static void look_free(struct look *l)
     sl_free(l);
 }
 
-static void on_gone(struct sl_exchange *ex, void *user)
-{
-    struct look *l = user;
-    l->ex = NULL;
-    sl_exchange_cut(ex);
-}
-
-static const struct sl_exchange_events look_events = {.abort = on_gone};
-
 static void look_ends(struct look *l)
 {
     struct sl_buf b;
@@ -171,11 +162,10 @@ void sl_get_memory(struct sl_exchange *ex)
         return;
     }
     app->measuring = true;
-    l->ex = ex;
     l->app = app;
     l->half_life_over = half_life_over;
     sl_session_copy_id(l->id, s);
     memcpy(l->incarnation, s->incarnation, sizeof l->incarnation);
-    sl_exchange_on(ex, &look_events, l);
+    sl_exchange_hold(ex, &l->ex);
     sl_sessions_ready(app->sessions, s, on_ready, l);
 }

@@ -274,15 +274,6 @@ static void list_done(bool more, const struct sl_error *err, void *arg)
     sl_free(l);
 }
 
-static void on_list_gone(struct sl_exchange *ex, void *user)
-{
-    struct listing *l = user;
-    l->ex = NULL;
-    sl_exchange_cut(ex);
-}
-
-static const struct sl_exchange_events list_events = {.abort = on_list_gone};
-
 static void get_sessions(struct sl_exchange *ex)
 {
     struct sl_app *app = sl_app_of(ex);
@@ -300,10 +291,9 @@ static void get_sessions(struct sl_exchange *ex)
         sl_exchange_fail(ex, &err);
         return;
     }
-    l->ex = ex;
     l->app = app;
     sl_buf_init(&l->b, SL_RESPONSE_BYTES_MAX);
-    sl_exchange_on(ex, &list_events, l);
+    sl_exchange_hold(ex, &l->ex);
     sl_write_session_list_begin(&l->b);
     sl_sessions_list(app->sessions, sl_exchange_tenant(ex), &q,
                      &(struct sl_sessions_lister){list_item, list_done, l});

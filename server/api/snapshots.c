@@ -19,15 +19,6 @@ struct reading {
     unsigned char incarnation[16];
 };
 
-static void on_reader_gone(struct sl_exchange *ex, void *user)
-{
-    struct reading *r = user;
-    r->ex = NULL;
-    sl_exchange_cut(ex);
-}
-
-static const struct sl_exchange_events reading_events = {.abort = on_reader_gone};
-
 static void reading_fails(struct reading *r, const struct sl_error *err)
 {
     if (r->ex)
@@ -105,10 +96,10 @@ void sl_get_snapshot(struct sl_exchange *ex)
         sl_exchange_fail(ex, &err);
         return;
     }
-    *r = (struct reading){.ex = ex, .app = sl_app_of(ex), .dtype = dtype};
+    *r = (struct reading){.app = sl_app_of(ex), .dtype = dtype};
     sl_session_copy_id(r->id, s);
     memcpy(r->incarnation, s->incarnation, sizeof r->incarnation);
-    sl_exchange_on(ex, &reading_events, r);
+    sl_exchange_hold(ex, &r->ex);
     sl_sessions_ready(r->app->sessions, s, on_ready_to_read, r);
 }
 

@@ -53,14 +53,6 @@ struct asking {
     void (*handler)(struct sl_exchange *ex);
 };
 
-static void on_asker_gone(struct sl_exchange *ex, void *user)
-{
-    struct asking *a = user;
-    a->ex = NULL;
-    sl_exchange_cut(ex);
-}
-
-static const struct sl_exchange_events asking_events = {.abort = on_asker_gone};
 static const struct sl_exchange_events no_events;
 
 /* That there is none is for the handler to say: a PUT may make it. */
@@ -96,22 +88,13 @@ void sl_app_named(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex
         sl_exchange_fail(ex, &err);
         return;
     }
-    *a = (struct asking){ex, handler};
-    sl_exchange_on(ex, &asking_events, a);
+    a->handler = handler;
+    sl_exchange_hold(ex, &a->ex);
     sl_sessions_look(app->sessions, sl_exchange_tenant(ex), id, on_answer, a);
 }
 
 /* --- waiting for a change -----------------------------------------------------------------------
  */
-
-static void on_abort(struct sl_exchange *ex, void *user)
-{
-    struct sl_waiting *w = user;
-    w->ex = NULL;
-    sl_exchange_cut(ex);
-}
-
-static const struct sl_exchange_events events = {.abort = on_abort};
 
 enum sl_code sl_waiting_new(struct sl_waiting **ret, struct sl_exchange *ex, int status,
                             struct sl_error *err)
@@ -119,10 +102,9 @@ enum sl_code sl_waiting_new(struct sl_waiting **ret, struct sl_exchange *ex, int
     struct sl_waiting *w = sl_calloc(1, sizeof *w);
     if (!w)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for the request");
-    w->ex = ex;
     w->app = sl_app_of(ex);
     w->status = status;
-    sl_exchange_on(ex, &events, w);
+    sl_exchange_hold(ex, &w->ex);
     *ret = w;
     return SL_OK;
 }
