@@ -19,29 +19,17 @@
 
 #include "engine/base/mem.h"
 #include "tests/support/node.h"
+#include "tests/support/process.h"
 
 enum { RUNNING = 32, PLACES = 64, PARTS = 20, LOOKED_AT = 200 };
 
 static size_t n_sessions = 1500, n_seconds = 8;
 static struct node node;
 
-/* Resident bytes of the server; 0 where the sanitizers keep what was freed. */
-static double resident(void)
+/* MiB of the server; 0 where they say nothing. */
+static double resident_mib(void)
 {
-    char path[64], line[256];
-    size_t kib = 0;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return 0;
-#endif
-    snprintf(path, sizeof path, "/proc/%d/status", (int)node.a.server->pid);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f))
-        if (sscanf(line, "VmRSS: %zu kB", &kib) == 1)
-            break;
-    fclose(f);
-    assert_true(kib > 0);
-    return (double)kib * 1024;
+    return process_figures_count() ? (double)process_resident(node.a.server->pid) / 1048576 : 0;
 }
 
 static struct call *calls[RUNNING];
@@ -91,7 +79,7 @@ static size_t cycle(struct part parts[PARTS])
         int64_t now = client_now_ms();
         if (now - begin < (int64_t)(k + 1) * each)
             continue;
-        parts[k].mib = resident() / 1048576;
+        parts[k].mib = resident_mib();
         parts[k].log_mib = metric(c, "slate_store_log_bytes") / 1048576;
         parts[k].rate = 1e3 * (double)(n - n_last) / (double)(now - last + 1);
         tell(k, &parts[k]);
@@ -127,7 +115,7 @@ static void test_cycling(void **state)
     node_start(&node);
     client_unrecorded(node.a.client);
     create_all();
-    double first = resident() / 1048576;
+    double first = resident_mib();
     print_message("%zu sessions in %d places, %.1f MiB resident\n", n_sessions, PLACES, first);
     size_t n = cycle(parts);
     check_versions(n);

@@ -29,8 +29,10 @@
 
 #include <cmocka.h>
 
+#include "tests/support/client.h"
 #include "tests/support/foes.h"
 #include "tests/support/honest.h"
+#include "tests/support/process.h"
 #include "tests/support/server.h"
 #include "tests/support/smuggled.h"
 #include "tests/support/tree.h"
@@ -79,27 +81,9 @@ static double metric_of(const struct server *s, const char *name)
     return v;
 }
 
-static int64_t now_ms(void)
+static double resident_mib(const struct server *s)
 {
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
-/* MiB that are resident. */
-static double resident(const struct server *s)
-{
-    char path[64], line[256];
-    size_t kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)s->pid);
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    while (fgets(line, sizeof line, f))
-        if (sscanf(line, "VmRSS: %zu kB", &kib) == 1)
-            break;
-    fclose(f);
-    assert_true(kib > 0);
-    return (double)kib / 1024;
+    return (double)process_resident(s->pid) / 1048576;
 }
 
 /* --- with and without ------------------------------------------------------------------------- */
@@ -390,26 +374,26 @@ static void test_slow_readers(void **state)
     struct server *s = start(ARGS("--write-high", "64KiB", "--write-low", "16KiB",
                                   "--write-timeout", "500ms", "--write-rate", "1MiB"));
     attack("slow readers", s, &plan);
-    double before = resident(s);
+    double before = resident_mib(s);
     struct foes *f = foes_start(&plan, s->port);
     double bounded = 0;
-    int64_t end = now_ms() + WAIT_MS;
+    int64_t end = client_now_ms() + WAIT_MS;
     while (!foes_leave(f, 0, 20)) { /* reading a little does not keep them */
-        assert_true(now_ms() < end);
-        bounded = fmax(bounded, resident(s) - before);
+        assert_true(client_now_ms() < end);
+        bounded = fmax(bounded, resident_mib(s) - before);
     }
     foes_stop(f, NULL);
     server_stop(s);
     s = start(ARGS("--write-high", "1GiB", "--read-ahead", "16MiB", "--write-timeout", "1h",
                    "--write-rate", "0"));
     make_session(s, "honest-0");
-    before = resident(s);
+    before = resident_mib(s);
     f = foes_start(&plan, s->port);
-    end = now_ms() + WAIT_MS;
-    while (resident(s) - before < 2 * bounded + 100)
-        assert_true(now_ms() < end);
+    end = client_now_ms() + WAIT_MS;
+    while (resident_mib(s) - before < 2 * bounded + 100)
+        assert_true(client_now_ms() < end);
     printf("slow readers: %.0f MiB with the limits, more than %.0f without\n", bounded,
-           resident(s) - before);
+           resident_mib(s) - before);
     assert_int_equal(foes_open(f), plan.n);
     foes_stop(f, NULL);
     assert_true(bounded < 60);
@@ -556,9 +540,9 @@ static void test_header_floods(void **state)
     }
     const struct foe_plan plan = {
         .n = 8, .texts = texts, .n_texts = N(texts), .at_once = LARGE, .life_ms = 100};
-    double before = resident(s);
+    double before = resident_mib(s);
     attack("header floods", s, &plan);
-    assert_true(resident(s) - before < 60);
+    assert_true(resident_mib(s) - before < 60);
     server_stop(s);
     free(lines);
     free(empty);

@@ -24,6 +24,7 @@
 #include "engine/base/mem.h"
 #include "server/store/dir.h"
 #include "tests/support/node.h"
+#include "tests/support/process.h"
 #include "tests/support/redis.h"
 
 enum { AHEAD = 512, PAGE = 100, SAMPLES = 40, FEW_SHARE = 20 };
@@ -38,16 +39,6 @@ static double now_of(clockid_t clock)
     struct timespec t;
     clock_gettime(clock, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-/* The sanitizers keep what was freed, and make some things slower than others. */
-static bool figures_count(void)
-{
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    return false;
-#else
-    return true;
-#endif
 }
 
 /* Ids in no order, so that neither hash nor list is filled from its end. */
@@ -144,21 +135,6 @@ struct cost {
     double resident, resident_after; /* bytes */
 };
 
-static double resident(void)
-{
-    char path[64], line[256];
-    size_t kib = 0;
-    snprintf(path, sizeof path, "/proc/%d/status", (int)api.server->pid);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "VmRSS: %zu kB", &kib) == 1)
-            break;
-    fclose(file);
-    assert_true(kib > 0);
-    return (double)kib * 1024;
-}
-
 /* The shortest time of a page behind `after`, whose first id must be `first` (NULL: any). */
 static double page_ms(const char *after, const char *first, size_t n)
 {
@@ -191,7 +167,7 @@ static void measure(size_t n, struct cost *ret)
         name(ids[i], i);
     qsort(ids, n, sizeof *ids, by_text);
     client_unrecorded(api.client);
-    ret->resident = resident();
+    ret->resident = (double)process_resident(api.server->pid);
     ret->begin_ms = page_ms("", ids[0], PAGE);
     ret->middle_ms = page_ms(ids[n / 2], ids[n / 2 + 1], PAGE);
     ret->end_ms = page_ms(ids[n - 1 - PAGE], ids[n - PAGE], PAGE);
@@ -221,7 +197,7 @@ static void measure(size_t n, struct cost *ret)
         snprintf(after, sizeof after, "%s", more ? str_at(r->json, "last_id") : "");
         reply_free(r);
     }
-    ret->resident_after = resident();
+    ret->resident_after = (double)process_resident(api.server->pid);
     sl_free(ids);
 }
 
@@ -240,7 +216,7 @@ static void tell(const char *what, size_t n, const struct cost *c)
 static void same(double many_ms, double few_ms, const char *what)
 {
     double spare_ms = redis.pid ? 4 : 0.5;
-    if (figures_count() && many_ms > 2 * few_ms + spare_ms)
+    if (process_figures_count() && many_ms > 2 * few_ms + spare_ms)
         fail_msg("%s takes %.2f ms of many sessions and %.2f of few", what, many_ms, few_ms);
 }
 
@@ -285,7 +261,7 @@ static void test_dir(void **state)
     double each = (many.resident - few.resident) / (double)(n_many - n_few);
     print_message("dir: %.0f bytes of memory for each stored session; lists left %.1f MiB\n", each,
                   (many.resident_after - many.resident) / 1048576);
-    if (figures_count())
+    if (process_figures_count())
         assert_true(each < EACH_MAX && many.resident_after - many.resident < LISTS_MAX);
 }
 
@@ -394,7 +370,7 @@ static void test_rewrite(void **state)
 {
     (void)state;
     double few = stall_of(n_many / FEW_SHARE), many = stall_of(n_many);
-    if (figures_count() && many > 2 * few + 0.010)
+    if (process_figures_count() && many > 2 * few + 0.010)
         fail_msg("the loop stands still for %.1f ms", 1e3 * many);
 }
 
@@ -470,7 +446,7 @@ static void test_redis(void **state)
     print_message("redis: %.0f bytes of Redis' memory for each session; a server holds %.1f MiB "
                   "more for many of them\n",
                   each, (many.resident - few.resident) / 1048576);
-    if (figures_count()) /* it holds none that it was not asked for */
+    if (process_figures_count()) /* it holds none that it was not asked for */
         assert_true(many.resident - few.resident < 16 << 20 &&
                     many.resident_after - many.resident < 8 << 20);
 }

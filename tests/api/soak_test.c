@@ -319,7 +319,7 @@ static void judge(double seconds)
     print_message("memory %.1f -> %.1f MB, processor %.2f -> %.2f ms a request, median %.1f -> "
                   "%.1f ms\n",
                   memory[0] / 1e6, memory[1] / 1e6, 1000 * cpu[0], 1000 * cpu[1], ms[0], ms[1]);
-    if (process_memory_counts())
+    if (process_figures_count())
         assert_true(memory[1] < memory[0] * 1.05 + 4e6);
     if (seconds >= LONG_S) {
         assert_true(cpu[1] < cpu[0] * 1.3);

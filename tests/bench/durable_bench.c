@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "server/cli/limits.h"
+#include "tests/support/process.h"
 #include "tests/support/serving.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -123,18 +124,8 @@ static double turns(const struct servers *v, size_t n, double seconds)
 static double cpu(const struct servers *v)
 {
     double sum = 0;
-    for (size_t i = 0; i < v->n; i++) {
-        char path[64], line[512] = "";
-        unsigned long user = 0, sys = 0;
-        snprintf(path, sizeof path, "/proc/%d/stat", v->s[i].pid);
-        FILE *f = fopen(path, "r");
-        if (!f || !fgets(line, sizeof line, f) ||
-            sscanf(line, "%*d (slate) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
-                   &sys) != 2)
-            serving_die("no processor time");
-        fclose(f);
-        sum += (double)(user + sys) / (double)sysconf(_SC_CLK_TCK);
-    }
+    for (size_t i = 0; i < v->n; i++)
+        sum += process_cpu_s(v->s[i].pid);
     return sum;
 }
 

@@ -18,6 +18,8 @@
 
 #include <cmocka.h>
 
+#include "tests/support/client.h"
+
 enum { TICK_MS = 10, EVENTS = 256, STUCK_MS = 100, DEADLINE_MS = 60000, SIP = 1024 };
 
 struct foe {
@@ -45,19 +47,12 @@ struct foes {
     size_t n_open, n_settled;
 };
 
-static int64_t now_ms(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
-}
-
 /* By the plan's clock. */
 static int64_t time_ms(const struct foes *f)
 {
     struct timespec ts;
     if (clock_gettime(f->clock, &ts) != 0)
-        return now_ms(); /* the process has ended: so will this */
+        return client_now_ms(); /* the process has ended: so will this */
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
@@ -98,7 +93,7 @@ static void begin(struct foes *f, struct foe *e)
     const struct foe_plan *p = &f->plan;
     int small = 2048;
     bool settled = e->settled;
-    *e = (struct foe){.settled = settled, .born_ms = time_ms(f), .sent_ms = now_ms()};
+    *e = (struct foe){.settled = settled, .born_ms = time_ms(f), .sent_ms = client_now_ms()};
     e->piece_ms = e->born_ms + p->piece_ms;
     e->text = p->n_texts ? &p->texts[f->next_text++ % p->n_texts] : NULL;
     e->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -129,7 +124,7 @@ static bool send_until(struct foes *f, struct foe *e, size_t until)
             return false;
         }
         e->sent += (size_t)r;
-        e->sent_ms = now_ms();
+        e->sent_ms = client_now_ms();
     }
     if (e->sent == n && f->plan.half_close && !e->shut) {
         e->shut = true;
@@ -184,7 +179,7 @@ static void on_tick(struct foes *f, struct foe *e, int64_t now)
         begin(f, e);
         return;
     }
-    if (e->fd >= 0 && !e->settled && now_ms() >= e->sent_ms + STUCK_MS)
+    if (e->fd >= 0 && !e->settled && client_now_ms() >= e->sent_ms + STUCK_MS)
         settle(f, e);
     if (e->fd < 0 || !p->piece_ms || now < e->piece_ms)
         return;
@@ -201,7 +196,7 @@ static void *run(void *arg)
     for (size_t i = 0; i < f->plan.n; i++)
         begin(f, &f->all[i]);
     while (!atomic_load(&f->stop)) {
-        int64_t now = now_ms(), time = time_ms(f);
+        int64_t now = client_now_ms(), time = time_ms(f);
         for (size_t i = 0; now >= next && i < f->plan.n; i++)
             on_tick(f, &f->all[i], time);
         if (now >= next)
@@ -220,7 +215,7 @@ static void *run(void *arg)
 
 static struct timespec in_ms(int64_t ms)
 {
-    int64_t at = now_ms() + ms;
+    int64_t at = client_now_ms() + ms;
     return (struct timespec){.tv_sec = at / 1000, .tv_nsec = at % 1000 * 1000000};
 }
 

@@ -59,7 +59,7 @@ size_t process_files(pid_t pid)
     return n;
 }
 
-bool process_memory_counts(void)
+bool process_figures_count(void)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return false;

@@ -10,7 +10,8 @@ size_t process_resident(pid_t pid); /* bytes */
 double process_cpu_s(pid_t pid);    /* of all its threads, so far */
 size_t process_files(pid_t pid);    /* open descriptors */
 
-/* Says the resident size how much a process holds? The sanitizers keep what was freed. */
-bool process_memory_counts(void);
+/* Do figures tell anything? The sanitizers keep what was freed, and make some things slower than
+ * others. */
+bool process_figures_count(void);
 
 #endif
