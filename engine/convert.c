@@ -92,17 +92,25 @@ static void name_of(char ret[SL_TENSOR_NAME_MAX + 16], const struct sl_conversio
                    sl_conversion_suffix(e));
 }
 
-/* Wide elements first, so that each tensor lies at a multiple of its elements' size. */
-static int by_size(const void *a, const void *b)
+/* What its bytes are a multiple of, and its place in the data: of codes that fill whole scales as
+ * much as of scales. */
+static size_t unit_of(const struct sl_conversion_entry *e)
+{
+    size_t size = sl_dtype_size(sl_conversion_dtype(e)), scale = sizeof(uint16_t);
+    return e->form == SL_FORM_CODES && e->bytes % scale == 0 ? scale : size;
+}
+
+/* Wide elements first, so that each tensor lies at a multiple of its elements' size. Codes are
+ * followed by their scales where that allows it, so that both can be made at once. */
+static int by_place(const void *a, const void *b)
 {
     const struct sl_conversion_entry *x = a, *y = b;
-    char name[2][SL_TENSOR_NAME_MAX + 16];
-    size_t n = sl_dtype_size(sl_conversion_dtype(x)), m = sl_dtype_size(sl_conversion_dtype(y));
+    size_t n = unit_of(x), m = unit_of(y);
     if (n != m)
         return n < m ? 1 : -1;
-    name_of(name[0], x);
-    name_of(name[1], y);
-    return strcmp(name[0], name[1]);
+    int names =
+        strcmp(x->t ? x->t->name : SL_CONVERTED_TENSOR, y->t ? y->t->name : SL_CONVERTED_TENSOR);
+    return names ? names : (int)x->form - (int)y->form;
 }
 
 static void add_entry(struct sl_conversion *c, const struct sl_tensor *t,
@@ -234,7 +242,7 @@ static void lay_out(struct sl_conversion *c)
     if (c->extras.tokenizer)
         c->v[c->n++] =
             (struct sl_conversion_entry){.type = SL_DTYPE_U8, .bytes = c->extras.n_tokenizer};
-    qsort(c->v, c->n, sizeof *c->v, by_size);
+    qsort(c->v, c->n, sizeof *c->v, by_place);
     for (size_t i = 0; i < c->n; i++) {
         c->v[i].begin = c->data_n;
         c->data_n += c->v[i].bytes;
@@ -480,6 +488,7 @@ enum sl_code sl_conversion_write(struct sl_conversion *c, sl_conversion_sink *si
         rc = sink(arg, c->header.p, c->header.n, err);
     for (size_t i = 0; i < c->n && rc == SL_OK; i++)
         rc = sl_conversion_put(&w, &c->v[i]);
+    sl_conversion_put_done(&w);
     c->narrowed = w.narrowed;
     c->written = rc == SL_OK;
     return rc;

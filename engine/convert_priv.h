@@ -12,7 +12,7 @@ struct sl_conversion_entry {
     enum sl_conversion_form {
         SL_FORM_VALUES, /* of `type`, in the source's shape */
         SL_FORM_CODES,  /* of `type`, Q8 or Q4 */
-        SL_FORM_SCALES, /* of such codes */
+        SL_FORM_SCALES, /* of such codes; quickest to write right behind them */
         SL_FORM_BLOCKS  /* the source's, as they lie */
     } form;
     enum sl_dtype type;
@@ -38,11 +38,14 @@ struct sl_conversion_put {
     sl_conversion_sink *sink;
     void *arg;
     struct sl_error *err;
-    bool narrowed; /* set where a value that was written is another number than the source's */
+    bool narrowed;    /* set where a value that was written is another number than the source's */
+    uint16_t *scales; /* of scales_of, whose codes were written last; NULL: none are kept */
+    const struct sl_tensor *scales_of;
 };
 
 /* The bytes of one entry. Errors: NO_MEMORY, the sink's. */
 SL_NODISCARD enum sl_code sl_conversion_put(struct sl_conversion_put *w,
                                             const struct sl_conversion_entry *e);
+void sl_conversion_put_done(struct sl_conversion_put *w);
 
 #endif

@@ -1,7 +1,8 @@
 /* convert_put.c: the bytes of a converted file's tensors, one after the other. See convert_priv.h.
  *
  * Values go through a buffer of some thousands, codes through rows. Scales stand apart from their
- * codes, so a matrix is quantised twice: nothing of it has to be kept. */
+ * codes; while codes are written their scales are kept (a 32nd of their number), so that they can
+ * follow. Where they stand elsewhere (convert.c), the matrix is quantised once more for them. */
 #include "engine/convert_priv.h"
 
 #include <assert.h>
@@ -151,7 +152,7 @@ static bool lay_out_tensor(const struct sl_tensor *t, struct sl_tensor *ret, voi
     return true;
 }
 
-/* Codes or scales of t, whose values are to be had one after the other. */
+/* A row of a matrix, and the scales of all rows. */
 struct rows {
     float *values;
     uint8_t *codes;
@@ -159,11 +160,11 @@ struct rows {
     float *back; /* what the codes stand for */
 };
 
-static bool rows_alloc(struct rows *r, enum sl_dtype type, size_t n_in)
+static bool rows_alloc(struct rows *r, enum sl_dtype type, size_t rows, size_t n_in)
 {
     r->values = sl_malloc(n_in * sizeof *r->values);
     r->codes = sl_malloc(sl_code_bytes(type, n_in));
-    r->scales = sl_malloc(sl_groups(n_in) * sizeof *r->scales);
+    r->scales = sl_malloc(rows * sl_groups(n_in) * sizeof *r->scales);
     r->back = sl_malloc(n_in * sizeof *r->back);
     return r->values && r->codes && r->scales && r->back;
 }
@@ -176,29 +177,53 @@ static void rows_free(struct rows *r)
     sl_free(r->back);
 }
 
+static void keep_scales(struct sl_conversion_put *w, const struct sl_tensor *of, uint16_t *scales)
+{
+    sl_free(w->scales);
+    w->scales = scales;
+    w->scales_of = of;
+}
+
+/* t: e's tensor, its values to be had one after the other. */
 static enum sl_code put_coded(struct sl_conversion_put *w, const struct sl_conversion_entry *e,
                               const struct sl_tensor *t, bool mapped)
 {
-    size_t n_in = t->shape[t->rank - 1], rows = t->n_elements / n_in;
-    size_t n = e->form == SL_FORM_CODES ? sl_code_bytes(e->type, n_in)
-                                        : sl_groups(n_in) * sizeof(uint16_t);
+    size_t n_in = t->shape[t->rank - 1], rows = t->n_elements / n_in, n_groups = sl_groups(n_in);
     struct rows r = {0};
     enum sl_code rc = SL_OK;
-    if (!rows_alloc(&r, e->type, n_in))
+    if (!rows_alloc(&r, e->type, rows, n_in))
         rc = sl_fail(w->err, SL_E_NO_MEMORY, "no memory to convert tensor %s", t->name);
     for (size_t i = 0; i < rows && rc == SL_OK; i++) {
+        uint16_t *scales = r.scales + i * n_groups;
         sl_tensor_values(t, (ptrdiff_t)(i * n_in), n_in, r.values);
-        sl_code_row(r.codes, r.scales, e->type, r.values, n_in);
-        sl_code_values(r.back, e->type, r.codes, r.scales, 0, n_in);
+        sl_code_row(r.codes, scales, e->type, r.values, n_in);
+        sl_code_values(r.back, e->type, r.codes, scales, 0, n_in);
         for (size_t k = 0; k < n_in; k++)
             w->narrowed |= r.back[k] < r.values[k] || r.back[k] > r.values[k];
-        rc = w->sink(w->arg, e->form == SL_FORM_CODES ? (void *)r.codes : (void *)r.scales, n,
-                     w->err);
+        if (e->form == SL_FORM_CODES)
+            rc = w->sink(w->arg, r.codes, sl_code_bytes(e->type, n_in), w->err);
     }
     if (mapped)
         sl_tensor_forget(w->source, t);
+    if (rc == SL_OK) {
+        keep_scales(w, e->t, r.scales);
+        r.scales = NULL;
+    }
     rows_free(&r);
     return rc;
+}
+
+static enum sl_code put_scales(struct sl_conversion_put *w, const struct sl_conversion_entry *e)
+{
+    assert(w->scales && w->scales_of == e->t);
+    enum sl_code rc = put(w, (unsigned char *)w->scales, e->bytes, false);
+    keep_scales(w, NULL, NULL);
+    return rc;
+}
+
+void sl_conversion_put_done(struct sl_conversion_put *w)
+{
+    keep_scales(w, NULL, NULL);
 }
 
 /* Of a tensor that is codes already. */
@@ -216,6 +241,8 @@ enum sl_code sl_conversion_put(struct sl_conversion_put *w, const struct sl_conv
         return put(w, e->t->data, e->bytes, true);
     if (e->t->scales && e->type == e->t->dtype)
         return put_own_codes(w, e);
+    if (e->form == SL_FORM_SCALES && w->scales_of == e->t)
+        return put_scales(w, e);
     void *copy = NULL;
     struct sl_tensor t = *e->t;
     enum sl_code rc;
@@ -231,5 +258,7 @@ enum sl_code sl_conversion_put(struct sl_conversion_put *w, const struct sl_conv
     else
         rc = put_converted(w, e, &t, !copy);
     sl_free(copy);
+    if (rc == SL_OK && e->form == SL_FORM_SCALES)
+        rc = put_scales(w, e);
     return rc;
 }

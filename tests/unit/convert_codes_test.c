@@ -36,6 +36,13 @@ static void test_odd_rows(void **state)
     seeded_write(&s, conversion_path("m.safetensors"));
     seeded_done(&s);
     conversion_every_type(conversion_path("m.safetensors"), NULL);
+    const char *out = conversion_path("out.safetensors");
+    struct sl_tensors *t = NULL;
+    conversion_must(conversion_path("m.safetensors"), out, SL_DTYPE_Q8, NULL);
+    assert_int_equal(sl_tensors_open(&t, out, NULL), SL_OK);
+    for (size_t i = 0; i < t->n; i++) /* an odd number of codes puts no scale at an odd place */
+        assert_int_equal((uintptr_t)t->v[i].scales % sizeof(uint16_t), 0);
+    sl_tensors_close(t);
 }
 
 /* What `--weights q8` and q4 keep, and no more: codes and their scales take 8.5 and 4.5 bits. */
@@ -59,6 +66,7 @@ static void test_codes_are_small(void **state)
         assert_true(x->rank == 2 && x->shape[0] == 96 && x->shape[1] == 200);
         assert_int_equal(sl_tensor_bytes(x), 96 * (i == 0 ? 200 : 100));
         assert_int_equal(sl_tensor_scale_bytes(x), 96 * 7 * 2);
+        assert_ptr_equal(x->scales, x->data + sl_tensor_bytes(x)); /* made at once */
         assert_int_equal(n_coded, i == 0 ? 19 : 18); /* the head has 8 bits beside 4 */
         sl_tensors_close(t);
         /* Once more they are copied. */
