@@ -42,10 +42,11 @@ void sl_code_values(float *y, enum sl_dtype type, const uint8_t *codes, const vo
                     size_t begin, size_t n)
 {
     const unsigned char *s = scales;
+    float scale = 0;
     for (size_t k = begin; k < begin + n; k++) {
         uint8_t code = code_at(type, codes, k);
-        float scale;
-        sl_widen(&scale, s + k / SL_GROUP * sizeof(uint16_t), SL_DTYPE_F16, 1);
+        if (k == begin || k % SL_GROUP == 0)
+            sl_widen(&scale, s + k / SL_GROUP * sizeof(uint16_t), SL_DTYPE_F16, 1);
         y[k - begin] = scale * (type == SL_DTYPE_Q8 ? (float)(int8_t)code
                                                     : (float)(sl_q4_levels[code] - SL_Q4_ZERO));
     }
