@@ -259,7 +259,8 @@ static enum sl_code enter(struct sl_sessions *ss, struct sl_session *s, uint64_t
 
 /* With its names; not in the registry yet. */
 static enum sl_code new_session(struct sl_sessions *ss, const char *tenant, const char *id,
-                                struct sl_session **ret, struct sl_error *err)
+                                const unsigned char incarnation[16], struct sl_session **ret,
+                                struct sl_error *err)
 {
     char made[SL_SESSION_ID_MAX + 1];
     struct sl_tenant *owner = sl_tenants_get(ss->opt.tenants, tenant);
@@ -276,7 +277,10 @@ static enum sl_code new_session(struct sl_sessions *ss, const char *tenant, cons
     s->id = memcpy((char *)(s + 1), id, n);
     s->owner = owner;
     s->tenant = owner->name;
-    c = sl_random_bits(s->incarnation, err);
+    if (incarnation)
+        memcpy(s->incarnation, incarnation, sizeof s->incarnation);
+    else
+        c = sl_random_bits(s->incarnation, err);
     if (c)
         sl_session_free(ss, s);
     else
@@ -285,7 +289,8 @@ static enum sl_code new_session(struct sl_sessions *ss, const char *tenant, cons
 }
 
 enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, const char *id,
-                                uint64_t bytes, struct sl_session **ret, struct sl_error *err)
+                                const unsigned char incarnation[16], uint64_t bytes,
+                                struct sl_session **ret, struct sl_error *err)
 {
     struct sl_session *s = NULL;
     if (id && sl_registry_lookup(ss, tenant, id))
@@ -294,7 +299,7 @@ enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, cons
                              id);
     enum sl_code c = check_room(ss, err);
     if (!c)
-        c = new_session(ss, tenant, id, &s, err);
+        c = new_session(ss, tenant, id, incarnation, &s, err);
     if (c)
         return c;
     assert(s);

@@ -327,18 +327,32 @@ static void restore_work(uv_work_t *work)
         op->code = encode_own(op);
 }
 
+/* A new session that was given no metadata has those of the snapshot. */
+static enum sl_code take_metadata(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    const char *text = op->info.metadata;
+    if (!op->is_new || s->metadata || !text)
+        return SL_OK;
+    size_t n = strlen(text);
+    enum sl_code c = sl_session_grow(op->ss, s, sl_session_charge(op->ss, n, 0), &op->err);
+    if (c)
+        return c;
+    s->metadata = sl_strndup(text, n);
+    if (!s->metadata)
+        return sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for %zu bytes of metadata", n);
+    s->n_metadata = n;
+    return SL_OK;
+}
+
 static void on_restore_work(uv_work_t *work, int status)
 {
     struct sl_op *op = work->data;
     struct sl_sessions *ss = op->ss;
     struct sl_session *s = op->s;
-    const char *metadata = op->is_new && !s->metadata ? op->info.metadata : NULL;
     (void)status;
-    if (!op->code && metadata)
-        op->code = sl_session_grow(ss, s, sl_session_charge(ss, strlen(metadata), 0), &op->err);
-    if (!op->code && metadata)
-        op->code =
-            sl_session_set_metadata(s, (struct sl_text){metadata, strlen(metadata)}, &op->err);
+    if (!op->code)
+        op->code = take_metadata(op);
     if (op->code) {
         restore_fails(op, &op->err);
         return;

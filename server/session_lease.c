@@ -161,7 +161,7 @@ static void on_seen(void *arg, const struct sl_store_view *v, const struct sl_er
         return;
     }
     if (!s) {
-        c = sl_registry_insert(ss, l->tenant, l->id, 0, &s, &own);
+        c = sl_registry_insert(ss, l->tenant, l->id, v->head.key.incarnation, 0, &s, &own);
         if (!c)
             c = sl_session_adopt(s, &v->head, &own);
     } else if (s->leased) {

@@ -214,7 +214,7 @@ static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
 {
     struct sl_session *s;
     uint64_t bytes = sl_session_charge(op->ss, op->n_metadata, 0);
-    enum sl_code c = sl_registry_insert(op->ss, op->tenant, op->id, bytes, &s, err);
+    enum sl_code c = sl_registry_insert(op->ss, op->tenant, op->id, NULL, bytes, &s, err);
     if (c)
         return c;
     s->in_memory = true;

@@ -102,19 +102,6 @@ const struct sl_answer *sl_session_answer(const struct sl_sessions *ss, const st
     return NULL;
 }
 
-enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m, struct sl_error *err)
-{
-    if (!m.s)
-        return SL_OK;
-    char *copy = sl_strndup(m.s, m.n);
-    if (!copy)
-        return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu bytes of metadata", m.n);
-    sl_free(s->metadata);
-    s->metadata = copy;
-    s->n_metadata = m.n;
-    return SL_OK;
-}
-
 int64_t sl_sessions_now(const struct sl_sessions *ss)
 {
     int64_t now = ss->shared ? sl_store_now(ss->store) : 0;
@@ -260,21 +247,15 @@ static void take_head(void *arg, const struct sl_store_head *h)
     if (o->code)
         return;
     uint64_t bytes = sl_session_charge(o->ss, h->metadata.n, h->answers_bytes);
-    o->code = sl_registry_insert(o->ss, h->key.tenant, h->key.id, bytes, &s, o->err);
+    o->code =
+        sl_registry_insert(o->ss, h->key.tenant, h->key.id, h->key.incarnation, bytes, &s, o->err);
     if (o->code)
         return;
     assert(s);
-    memcpy(s->incarnation, h->key.incarnation, sizeof s->incarnation);
-    s->version = h->version;
-    s->tokens_seen = h->tokens_seen;
-    s->created_at = h->created_at;
-    s->used_at = h->used_at;
-    sl_session_set_ttl(o->ss, s, h->ttl_s);
     s->answers_bytes = h->answers_bytes;
-    s->saved_version = h->snapshot_version;
-    s->replay_tokens = h->replay_tokens;
-    s->in_store = true;
-    o->code = sl_session_set_metadata(s, h->metadata, o->err);
+    o->code = sl_session_adopt(s, h, o->err);
+    if (!o->code)
+        sl_session_set_ttl(o->ss, s, h->ttl_s);
 }
 
 static void free_registry(void *arg)

@@ -63,11 +63,12 @@ struct sl_sessions {
 /* registry.c */
 SL_NODISCARD enum sl_code sl_registry_open(struct sl_sessions *ss, struct sl_error *err);
 void sl_registry_close(struct sl_sessions *ss);
-/* bytes: what it counts with (sl_session_charge()). Errors: SESSION_EXISTS, SESSIONS_FULL,
- * QUOTA_EXCEEDED, NO_MEMORY, INTERNAL. */
+/* incarnation NULL: a new one, at random. bytes: what it counts with (sl_session_charge()). Errors:
+ * SESSION_EXISTS, SESSIONS_FULL, QUOTA_EXCEEDED, NO_MEMORY, INTERNAL. */
 SL_NODISCARD enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant,
-                                             const char *id, uint64_t bytes,
-                                             struct sl_session **ret, struct sl_error *err);
+                                             const char *id, const unsigned char incarnation[16],
+                                             uint64_t bytes, struct sl_session **ret,
+                                             struct sl_error *err);
 void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s); /* and frees it */
 /* The session of that name, if it is being deleted (also because its time to live is over). */
 struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant, const char *id);
@@ -88,8 +89,6 @@ void sl_session_shrink(struct sl_sessions *ss, struct sl_session *s, uint64_t by
 void sl_session_free(struct sl_sessions *ss, struct sl_session *s);
 /* One of those that wait for the lease; the rest comes when that one has given it back. */
 void sl_session_tell_free(struct sl_session *s, const struct sl_error *err);
-SL_NODISCARD enum sl_code sl_session_set_metadata(struct sl_session *s, struct sl_text m,
-                                                  struct sl_error *err);
 /* Room for answers; false: no memory. */
 SL_NODISCARD bool sl_session_make_answers(struct sl_session *s);
 /* Moves it there; the oldest one goes where there are as many as are kept. */
