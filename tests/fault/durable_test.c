@@ -25,9 +25,9 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "tests/support/node.h"
+#include "tests/support/told.h"
 
-enum { SESSIONS = 32, TURNS_MAX = 64, OUTPUT_TOKENS = 5 };
+enum { SESSIONS = 32 };
 
 static unsigned n_rounds = 20;
 
@@ -48,44 +48,19 @@ static uint64_t draw(uint64_t below)
 
 enum kind { NOTHING, TURN, KEYED, PAUSE, PATCH, CREATE, DELETE };
 
-struct told { /* one turn that is known to have happened */
-    unsigned seed;
-    struct gen g; /* g.r NULL: its answer was lost */
-};
-
 struct log {
-    char id[16];
+    struct told told;
     bool exists;
-    int64_t version, n_patches;
-    struct told turns[TURNS_MAX]; /* since the mirror was brought up to date */
-    size_t n_turns;
+    int64_t n_patches;
     /* on its way */
     enum kind kind;
     struct call *call;
     unsigned seed;
-    char body[256], key[40];
+    char body[TOLD_BODY], key[40];
 };
 
 static struct log logs[SESSIONS];
 static unsigned n_seeds, n_acknowledged, n_applied_unseen, n_replayed;
-
-static void note_turn(struct log *l, struct reply *r)
-{
-    assert_true(l->n_turns < TURNS_MAX);
-    struct told *t = &l->turns[l->n_turns++];
-    *t = (struct told){.seed = l->seed, .g.r = r};
-    if (r)
-        output_of(r, &t->g.o);
-    l->version++;
-}
-
-static void turn_body(char dst[256], const char *id, unsigned seed)
-{
-    snprintf(dst, 256,
-             "{\"session\":\"%.15s\",\"prompt\":\"say %u.\",\"seed\":%u,\"max_tokens\":%d,"
-             "\"ignore_eos\":true,\"logprobs\":1,\"return_tokens\":true}",
-             id, seed, seed, OUTPUT_TOKENS);
-}
 
 static struct call *send_turn(struct log *l)
 {
@@ -102,44 +77,37 @@ static void begin(struct log *l)
     struct client *c = node.a.client;
     if (!l->exists) {
         l->kind = CREATE;
-        l->call = call_post(c, "/v1/sessions", "{'id':'%s','metadata':{'n':0}}", l->id);
-    } else if (what == 0 && l->version > 6) {
+        l->call = call_post(c, "/v1/sessions", "{'id':'%s','metadata':{'n':0}}", l->told.id);
+    } else if (what == 0 && l->told.version > 6) {
         l->kind = DELETE;
-        l->call = call_start(c, "DELETE", session_path(l->id, ""), NULL, NULL, 0);
+        l->call = call_start(c, "DELETE", session_path(l->told.id, ""), NULL, NULL, 0);
     } else if (what < 4) {
         l->kind = PAUSE;
-        l->call = pause_start(c, l->id);
+        l->call = pause_start(c, l->told.id);
     } else if (what < 6) {
         char body[64];
         l->kind = PATCH;
         snprintf(body, sizeof body, "{\"metadata\":{\"n\":%lld}}", (long long)l->n_patches + 1);
-        l->call = call_start(c, "PATCH", session_path(l->id, ""), NULL, body, strlen(body));
+        l->call = call_start(c, "PATCH", session_path(l->told.id, ""), NULL, body, strlen(body));
     } else {
         l->kind = what < 10 ? KEYED : TURN;
         l->seed = ++n_seeds;
         snprintf(l->key, sizeof l->key, "key-%u", l->seed);
-        turn_body(l->body, l->id, l->seed);
+        told_body(l->body, l->told.id, l->seed);
         l->call = send_turn(l);
     }
-}
-
-static void forget(struct log *l)
-{
-    for (size_t i = 0; i < l->n_turns; i++)
-        gen_done(&l->turns[i].g);
-    l->n_turns = 0;
 }
 
 /* A session that begins its life: the mirror's does, too. */
 static void is_new(struct log *l)
 {
-    assert_int_equal(l->n_turns, 0);
+    assert_int_equal(l->told.n_turns, 0);
     l->exists = true;
-    l->version = l->n_patches = 0;
-    struct reply *r = del(mirror.client, session_path(l->id, ""));
+    l->told.version = l->n_patches = 0;
+    struct reply *r = del(mirror.client, session_path(l->told.id, ""));
     assert_true(r->status == 200 || r->status == 404);
     reply_free(r);
-    reply_free(expect(post(mirror.client, "/v1/sessions", "{'id':'%s'}", l->id), 201));
+    reply_free(expect(post(mirror.client, "/v1/sessions", "{'id':'%s'}", l->told.id), 201));
 }
 
 /* What the answer to its request says has happened. */
@@ -149,8 +117,8 @@ static void acknowledged(struct log *l, struct reply *r)
     switch (l->kind) {
     case TURN:
     case KEYED:
-        note_turn(l, expect(r, 200));
-        assert_int_equal(int_at(r->json, "version"), l->version);
+        told_turn(&l->told, l->seed, expect(r, 200));
+        assert_int_equal(int_at(r->json, "version"), l->told.version);
         keeps = true;
         break;
     case PATCH:
@@ -164,7 +132,7 @@ static void acknowledged(struct log *l, struct reply *r)
     case DELETE:
         expect(r, 200);
         l->exists = false;
-        forget(l);
+        told_forget(&l->told);
         break;
     default:
         expect(r, 200);
@@ -173,34 +141,6 @@ static void acknowledged(struct log *l, struct reply *r)
         reply_free(r);
     l->kind = NOTHING;
     n_acknowledged++;
-}
-
-/* --- the mirror --------------------------------------------------------------------------------*/
-
-/* Runs there what has happened here, and compares what was said. */
-static void bring_up_to_date(void)
-{
-    for (size_t t = 0; t < TURNS_MAX; t++) {
-        struct call *k[SESSIONS] = {0};
-        for (size_t i = 0; i < SESSIONS; i++) {
-            char body[256];
-            if (t >= logs[i].n_turns)
-                continue;
-            turn_body(body, logs[i].id, logs[i].turns[t].seed);
-            k[i] = call_start(mirror.client, "POST", "/v1/generate", NULL, body, strlen(body));
-        }
-        for (size_t i = 0; i < SESSIONS; i++) {
-            struct gen want;
-            if (!k[i])
-                continue;
-            turn_finish(k[i], &want);
-            if (logs[i].turns[t].g.r)
-                output_same(&logs[i].turns[t].g.o, &want.o);
-            gen_done(&want);
-        }
-    }
-    for (size_t i = 0; i < SESSIONS; i++)
-        forget(&logs[i]);
 }
 
 /* --- what is found afterwards ------------------------------------------------------------------*/
@@ -214,30 +154,30 @@ static void check_found(struct log *l, struct reply *r)
         is_new(l);
     if (l->kind == DELETE && !found) {
         l->exists = false;
-        forget(l);
+        told_forget(&l->told);
     }
     if (found != l->exists)
-        fail_msg("session %s is %s, which nobody was told", l->id, found ? "there" : "gone");
+        fail_msg("session %s is %s, which nobody was told", l->told.id, found ? "there" : "gone");
     if (!found)
         return;
     int64_t version = int_at(r->json, "version"), patches = int_at(r->json, "metadata.n");
-    if (version != l->version && !(is_turn && version == l->version + 1))
-        fail_msg("session %s is at version %lld; %lld was the last that was acknowledged", l->id,
-                 (long long)version, (long long)l->version);
+    if (version != l->told.version && !(is_turn && version == l->told.version + 1))
+        fail_msg("session %s is at version %lld; %lld was the last that was acknowledged",
+                 l->told.id, (long long)version, (long long)l->told.version);
     if (patches != l->n_patches && !(l->kind == PATCH && patches == l->n_patches + 1))
-        fail_msg("session %s has metadata %lld; %lld were the last acknowledged", l->id,
+        fail_msg("session %s has metadata %lld; %lld were the last acknowledged", l->told.id,
                  (long long)patches, (long long)l->n_patches);
     l->n_patches = patches;
-    if (l->kind == TURN && version > l->version) {
-        note_turn(l, NULL);
+    if (l->kind == TURN && version > l->told.version) {
+        told_turn(&l->told, l->seed, NULL);
         n_applied_unseen++;
     } else if (l->kind == KEYED) {
         struct reply *again = expect(call_finish(send_turn(l)), 200);
         const char *replayed = reply_header(again, "Idempotent-Replayed");
-        assert_int_equal(replayed != NULL, version > l->version);
+        assert_int_equal(replayed != NULL, version > l->told.version);
         n_replayed += replayed != NULL;
-        note_turn(l, again);
-        assert_int_equal(int_at(again->json, "version"), l->version);
+        told_turn(&l->told, l->seed, again);
+        assert_int_equal(int_at(again->json, "version"), l->told.version);
     }
 }
 
@@ -245,7 +185,7 @@ static void check_found(struct log *l, struct reply *r)
 static void check_all(void)
 {
     for (size_t i = 0; i < SESSIONS; i++) {
-        struct reply *r = get(node.a.client, session_path(logs[i].id, ""));
+        struct reply *r = get(node.a.client, session_path(logs[i].told.id, ""));
         check_found(&logs[i], r);
         reply_free(r);
         logs[i].kind = NOTHING;
@@ -256,13 +196,13 @@ static void check_all(void)
             continue;
         logs[i].kind = TURN;
         logs[i].seed = ++n_seeds;
-        turn_body(logs[i].body, logs[i].id, logs[i].seed);
+        told_body(logs[i].body, logs[i].told.id, logs[i].seed);
         k[i] = send_turn(&logs[i]);
     }
     for (size_t i = 0; i < SESSIONS; i++)
         if (k[i])
             acknowledged(&logs[i], call_finish(k[i]));
-    bring_up_to_date();
+    told_compare(&logs[0].told, sizeof *logs, SESSIONS, mirror.client);
 }
 
 /* --- one life of the server --------------------------------------------------------------------*/
@@ -292,7 +232,7 @@ static void live_and_die(size_t n_answers)
 {
     for (size_t n = 0; n < n_answers;) {
         for (size_t i = 0; i < SESSIONS; i++)
-            if (!logs[i].call && logs[i].n_turns < TURNS_MAX - 4)
+            if (!logs[i].call && logs[i].told.n_turns < TOLD_TURNS_MAX - 4)
                 begin(&logs[i]);
         call_until(logs[draw(SESSIONS)].call, is_over, NULL);
         n += take_answers();
@@ -338,7 +278,7 @@ static void killed_at_random_moments(void **state)
 {
     (void)state;
     for (size_t i = 0; i < SESSIONS; i++)
-        snprintf(logs[i].id, sizeof logs[i].id, "s%zu", i);
+        snprintf(logs[i].told.id, sizeof logs[i].told.id, "s%zu", i);
     for (unsigned round = 0; round < n_rounds; round++) {
         node_start(&node);
         client_unrecorded(node.a.client);
@@ -379,7 +319,7 @@ static int stop(void **state)
 {
     (void)state;
     for (size_t i = 0; i < SESSIONS; i++)
-        forget(&logs[i]);
+        told_forget(&logs[i].told);
     node_abandon(&node);
     api_stop(&mirror);
     return 0;

@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/support/node.h"
+#include "tests/support/told.h"
 
-enum { SESSIONS = 32, TURNS_MAX = 64, OUTPUT_TOKENS = 5, CLOCK_MS = 5 };
+enum { SESSIONS = 32, CLOCK_MS = 5 };
 
 static uint64_t random_state = 0x9E3779B97F4A7C15u;
 static struct twin *twin;
@@ -32,23 +32,15 @@ uint64_t load_draw(uint64_t below)
     return random_state % below;
 }
 
-struct told {
-    unsigned seed;
-    struct gen g; /* g.r NULL: its answer was lost */
-};
-
 struct log {
-    char id[16];
-    int64_t version;
-    struct told turns[TURNS_MAX]; /* since the mirror was brought up to date */
-    size_t n_turns;
+    struct told told;
     struct call *call; /* on its way */
     unsigned node;     /* where it was sent */
     bool keyed, lost;  /* lost: sent, and its server died */
     unsigned seed;
     int64_t sent_at;
     int64_t busy_since; /* refused as busy since then, or its server died; 0: not */
-    char body[256], key[40];
+    char body[TOLD_BODY], key[40];
 };
 
 static struct log logs[SESSIONS];
@@ -57,12 +49,7 @@ static int64_t longest_ms;
 
 static void note_turn(struct log *l, struct reply *r)
 {
-    assert_true(l->n_turns < TURNS_MAX);
-    struct told *t = &l->turns[l->n_turns++];
-    *t = (struct told){.seed = l->seed, .g.r = r};
-    if (r)
-        output_of(r, &t->g.o);
-    l->version++;
+    told_turn(&l->told, l->seed, r);
     l->lost = false;
 }
 
@@ -75,14 +62,6 @@ unsigned load_node(void)
     return i;
 }
 
-static void turn_body(char dst[256], const char *id, unsigned seed)
-{
-    snprintf(dst, 256,
-             "{\"session\":\"%.15s\",\"prompt\":\"say %u.\",\"seed\":%u,\"max_tokens\":%d,"
-             "\"ignore_eos\":true,\"logprobs\":1,\"return_tokens\":true}",
-             id, seed, seed, OUTPUT_TOKENS);
-}
-
 static void send_turn(struct log *l)
 {
     char lines[64];
@@ -90,7 +69,7 @@ static void send_turn(struct log *l)
     l->node = load_node();
     l->sent_at = client_now_ms();
     if (front) /* half of them tell the balancer which session it is */
-        snprintf(lines, sizeof lines, "X-Slate-Session: %s", l->id);
+        snprintf(lines, sizeof lines, "X-Slate-Session: %s", l->told.id);
     l->call = call_start(front ? front : fleet_at(&twin->fleet, l->node), "POST", "/v1/generate",
                          l->keyed ? lines : NULL, l->body, strlen(l->body));
 }
@@ -100,7 +79,7 @@ static void begin_turn(struct log *l)
     l->keyed = load_draw(2);
     l->seed = ++n_seeds;
     snprintf(l->key, sizeof l->key, "key-%u", l->seed);
-    turn_body(l->body, l->id, l->seed);
+    told_body(l->body, l->told.id, l->seed);
     send_turn(l);
 }
 
@@ -114,7 +93,7 @@ static void acknowledged(struct log *l, struct reply *r)
         longest_ms = client_now_ms() - l->busy_since;
     l->busy_since = 0;
     note_turn(l, r);
-    assert_int_equal(int_at(r->json, "version"), l->version);
+    assert_int_equal(int_at(r->json, "version"), l->told.version);
     n_acknowledged++;
 }
 
@@ -122,16 +101,16 @@ static void acknowledged(struct log *l, struct reply *r)
 static void find_out(struct log *l)
 {
     struct reply *r =
-        expect(get(fleet_at(&twin->fleet, load_node()), session_path(l->id, "")), 200);
+        expect(get(fleet_at(&twin->fleet, load_node()), session_path(l->told.id, "")), 200);
     int64_t version = int_at(r->json, "version");
     bool busy = bool_at(r->json, "busy");
     reply_free(r);
     if (busy)
         return;
-    if (version != l->version && version != l->version + 1)
-        fail_msg("session %s is at version %lld; %lld was the last that was acknowledged", l->id,
-                 (long long)version, (long long)l->version);
-    if (version > l->version) {
+    if (version != l->told.version && version != l->told.version + 1)
+        fail_msg("session %s is at version %lld; %lld was the last that was acknowledged",
+                 l->told.id, (long long)version, (long long)l->told.version);
+    if (version > l->told.version) {
         note_turn(l, NULL);
         n_unseen++;
     }
@@ -161,7 +140,7 @@ static void take_answer(struct log *l)
             l->busy_since = client_now_ms();
         /* By when it was asked, not answered: the machine may be slow, the lease is over. */
         if (l->sent_at - l->busy_since > FLEET_LEASE_MS + CLOCK_MS)
-            fail_msg("session %s is busy for longer than a lease", l->id);
+            fail_msg("session %s is busy for longer than a lease", l->told.id);
         reply_free(r);
         return;
     }
@@ -175,7 +154,7 @@ static bool drive_one(struct log *l)
             find_out(l);
         else if (l->lost || l->busy_since)
             send_turn(l); /* again, as it was */
-        else if (l->n_turns < TURNS_MAX - 4)
+        else if (l->told.n_turns < TOLD_TURNS_MAX - 4)
             begin_turn(l);
     }
     return l->call != NULL;
@@ -191,7 +170,7 @@ static bool is_over(const struct reply *r, void *arg)
 static bool all_are_full(void)
 {
     for (size_t i = 0; i < SESSIONS; i++)
-        if (logs[i].call || logs[i].lost || logs[i].n_turns < TURNS_MAX - 4)
+        if (logs[i].call || logs[i].lost || logs[i].told.n_turns < TOLD_TURNS_MAX - 4)
             return false;
     return true;
 }
@@ -241,34 +220,11 @@ void load_settle(void)
 
 void load_check(void)
 {
-    for (size_t t = 0; t < TURNS_MAX; t++) {
-        struct call *k[SESSIONS] = {0};
-        for (size_t i = 0; i < SESSIONS; i++) {
-            char body[256];
-            if (t >= logs[i].n_turns)
-                continue;
-            turn_body(body, logs[i].id, logs[i].turns[t].seed);
-            k[i] =
-                call_start(twin->mirror.client, "POST", "/v1/generate", NULL, body, strlen(body));
-        }
-        for (size_t i = 0; i < SESSIONS; i++) {
-            struct gen want;
-            if (!k[i])
-                continue;
-            turn_finish(k[i], &want);
-            if (logs[i].turns[t].g.r)
-                output_same(&logs[i].turns[t].g.o, &want.o);
-            gen_done(&want);
-        }
-    }
-    for (size_t i = 0; i < SESSIONS; i++) {
-        for (size_t t = 0; t < logs[i].n_turns; t++)
-            gen_done(&logs[i].turns[t].g);
-        logs[i].n_turns = 0;
+    told_compare(&logs[0].told, sizeof *logs, SESSIONS, twin->mirror.client);
+    for (size_t i = 0; i < SESSIONS; i++)
         assert_int_equal(
-            session_version(front ? front : fleet_at(&twin->fleet, load_node()), logs[i].id),
-            logs[i].version);
-    }
+            session_version(front ? front : fleet_at(&twin->fleet, load_node()), logs[i].told.id),
+            logs[i].told.version);
 }
 
 void load_killed(unsigned node)
@@ -283,9 +239,9 @@ void load_begin(struct twin *t, struct client *balancer, const char *prefix)
     twin = t;
     front = balancer;
     for (size_t i = 0; i < SESSIONS; i++) {
-        logs[i] = (struct log){.version = 0};
-        snprintf(logs[i].id, sizeof logs[i].id, "%s%zu", prefix, i);
-        twin_create(t, logs[i].id);
+        logs[i] = (struct log){.call = NULL};
+        snprintf(logs[i].told.id, sizeof logs[i].told.id, "%s%zu", prefix, i);
+        twin_create(t, logs[i].told.id);
     }
     n_acknowledged = n_unseen = n_replayed = 0;
     longest_ms = 0;
