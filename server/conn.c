@@ -256,10 +256,10 @@ static void flush(struct sl_conn *c)
         c->n_sending = 0;
         for (size_t i = 0; i < n; i++)
             c->n_sending += spans[i].iov_len;
-        if (!c->behind)
+        if (!c->behind) {
             c->progress_ms = now_ms(c);
-        if (!c->behind)
             c->seen = c->n_taken;
+        }
         c->behind = true;
         c->sending = true;
         if (!c->ops->send_later(c->t, spans, n)) {
@@ -356,22 +356,23 @@ static int64_t deadline(const struct sl_conn *c)
     return d < at ? d : at;
 }
 
-static void tell_wait(struct sl_conn *c)
+/* next: a request that was sent ahead is begun on the loop's next turn. */
+static void tell_wait(struct sl_conn *c, bool next)
 {
-    enum sl_conn_wait w = c->state == SL_CONN_HANDLING  ? SL_WAIT_NONE
-                          : c->state == SL_CONN_READING ? SL_WAIT_CLIENT
-                                                        : SL_WAIT_END;
+    enum sl_conn_wait w = c->state == SL_CONN_HANDLING || next ? SL_WAIT_NONE
+                          : c->state == SL_CONN_READING        ? SL_WAIT_CLIENT
+                                                               : SL_WAIT_END;
     if (w != c->waits || (c->moved_on && w == SL_WAIT_CLIENT))
         c->ops->waits(c->t, c->waits = w);
     c->moved_on = false;
 }
 
 /* Reading, watching and the deadline as the state wants them; unread input is kept. */
-static void settle(struct sl_conn *c)
+static void settle(struct sl_conn *c, bool next)
 {
     if (c->state == SL_CONN_CLOSED)
         return;
-    tell_wait(c);
+    tell_wait(c, next);
     bool on = !c->eof && sl_conn_room(c) > 0;
     if (on != c->reading)
         c->ops->read(c->t, c->reading = on);
@@ -422,7 +423,7 @@ static void advance(struct sl_conn *c, const char *data, size_t n)
     keep_input(c);
     if (c->broken && c->state != SL_CONN_CLOSED)
         close_now(c);
-    settle(c);
+    settle(c, more);
     c->in_advance = false;
     assert(sl_conn_is_valid(c));
     if (more)
@@ -559,7 +560,7 @@ struct sl_conn *sl_conn_open(struct sl_conn_env *env, const struct sl_transport 
     sl_http_init(&c->http, (struct sl_http_limits){.max_header = (size_t)env->config->max_header,
                                                    .max_uri = (size_t)env->config->max_uri});
     c->idle_ms = now_ms(c);
-    settle(c);
+    settle(c, false);
     return c;
 }
 

@@ -40,7 +40,7 @@
 struct sl_conn;
 
 enum sl_conn_wait {
-    SL_WAIT_NONE,   /* for nothing: a request is being answered */
+    SL_WAIT_NONE,   /* for nothing: a request is being answered, or begun next */
     SL_WAIT_CLIENT, /* for the client's next request, for the rest of one, or for it to read */
     SL_WAIT_END     /* for the last answer to be taken: nothing more is expected */
 };

@@ -2,13 +2,10 @@
 #include "server/net.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "engine/base/log.h"

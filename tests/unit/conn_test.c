@@ -633,11 +633,13 @@ static void test_requests_sent_ahead_take_turns(void **state)
     for (unsigned n = 1; n < MANY; n++) {
         assert_int_equal(f.handled, n);
         assert_true(f.w.woken);
+        assert_int_equal(f.w.waits, SL_WAIT_NONE); /* not for its client: none of them is shed */
         f.w.woken = false;
         sl_conn_advance(f.w.conn);
     }
     assert_int_equal(f.handled, MANY);
     assert_false(f.w.woken);
+    assert_int_equal(f.w.waits, SL_WAIT_CLIENT);
     sl_conn_eof(f.w.conn);
     assert_true(f.w.closed);
     wire_close(&f.w);
