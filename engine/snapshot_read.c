@@ -507,37 +507,10 @@ static enum sl_code check_types(const struct sl_tensors *t, enum sl_dtype *ret_d
     return SL_OK;
 }
 
-enum sl_code sl_snapshot_describe(const void *data, size_t n, struct sl_snapshot_info *ret,
-                                  const char **ret_arch, unsigned char ret_fingerprint[16],
-                                  struct sl_error *err)
-{
-    struct sl_tensors *f = NULL;
-    struct sl_snapshot_info info = {.text = NULL};
-    unsigned char fingerprint[16];
-    const char *arch;
-    struct input in = {.data = data, .n = n, .have = n};
-    enum sl_code c = open_file(&f, &in, err);
-    if (c)
-        goto out;
-    c = sl_snapshot_read_meta(f, &info, fingerprint, err);
-    if (!c)
-        c = check_types(f, &info.dtype, err);
-    if (!c)
-        c = check_values(&in, f, err);
-    if (!c)
-        c = sl_snapshot_take_texts(f, &info, &arch, err);
-    if (c)
-        goto out;
-    *ret = info;
-    *ret_arch = arch;
-    memcpy(ret_fingerprint, fingerprint, 16);
-out:
-    sl_tensors_close(f);
-    return c;
-}
-
-enum sl_code sl_snapshot_texts(const void *data, size_t n, struct sl_snapshot_info *ret,
-                               struct sl_error *err)
+/* Without a model. whole: the values are checked, too; else the metadata must have their digest. */
+static enum sl_code describe(const void *data, size_t n, bool whole, struct sl_snapshot_info *ret,
+                             const char **ret_arch, unsigned char ret_fingerprint[16],
+                             struct sl_error *err)
 {
     struct sl_tensors *f = NULL;
     struct sl_snapshot_info info = {.text = NULL};
@@ -547,12 +520,34 @@ enum sl_code sl_snapshot_texts(const void *data, size_t n, struct sl_snapshot_in
     enum sl_code c = open_file(&f, &in, err);
     if (!c)
         c = sl_snapshot_read_meta(f, &info, fingerprint, err);
-    if (!c && !sl_snapshot_text(f, "metadata.xxh3"))
+    if (!c && whole)
+        c = check_types(f, &info.dtype, err);
+    if (!c && whole)
+        c = check_values(&in, f, err);
+    if (!c && !whole && !sl_snapshot_text(f, "metadata.xxh3"))
         c = CORRUPT(err, "the snapshot's metadata have no \"metadata.xxh3\"");
     if (!c)
         c = sl_snapshot_take_texts(f, &info, &arch, err);
-    if (!c)
+    if (!c) {
         *ret = info;
+        *ret_arch = arch;
+        memcpy(ret_fingerprint, fingerprint, sizeof fingerprint);
+    }
     sl_tensors_close(f);
     return c;
+}
+
+enum sl_code sl_snapshot_describe(const void *data, size_t n, struct sl_snapshot_info *ret,
+                                  const char **ret_arch, unsigned char ret_fingerprint[16],
+                                  struct sl_error *err)
+{
+    return describe(data, n, true, ret, ret_arch, ret_fingerprint, err);
+}
+
+enum sl_code sl_snapshot_texts(const void *data, size_t n, struct sl_snapshot_info *ret,
+                               struct sl_error *err)
+{
+    unsigned char fingerprint[16];
+    const char *arch;
+    return describe(data, n, false, ret, &arch, fingerprint, err);
 }
