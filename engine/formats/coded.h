@@ -6,7 +6,9 @@
  *   NAME.q8_scales    F16 [rows, ceil(n / 32)], of either: one scale for 32 codes of a row
  *   NAME.q4_scales
  *   NAME.q8_0_blocks  U8 [rows, bytes of a row]: a GGUF file's blocks of that name as they are;
- * there .q4_0_blocks    is no NAME beside them .q4_k_blocks .q6_k_blocks
+ *   NAME.q4_0_blocks  there is no NAME beside them
+ *   NAME.q4_k_blocks
+ *   NAME.q6_k_blocks
  *
  * When such a file is opened they become one tensor NAME [rows, n] of dtype Q8 or Q4, or of
  * blocks. */
