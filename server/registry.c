@@ -312,21 +312,33 @@ enum sl_code sl_registry_insert(struct sl_sessions *ss, const char *tenant, cons
     return c;
 }
 
-void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
+static void tell_gone(struct sl_session *s)
 {
-    sl_session_table_remove(&ss->table, s);
-    sl_session_list_remove(&s->owner->sessions, s);
-    sl_session_ends_remove(&ss->ends, s);
-    ss->n_dead -= s->expired;
-    uncount(ss, s);
-    if (s->has_place)
-        sl_residency_leave(ss, s);
     struct sl_error gone;
     (void)sl_fail_param(&gone, SL_E_SESSION_NOT_FOUND, "session", "session '%s' was deleted",
                         s->id);
     while (s->free_waiters)
         sl_session_tell_free(s, &gone);
+}
+
+/* It is in its tenant's list no more. */
+static void forget(struct sl_sessions *ss, struct sl_session *s)
+{
+    sl_session_table_remove(&ss->table, s);
+    sl_session_ends_remove(&ss->ends, s);
+    ss->n_dead -= s->expired;
+    uncount(ss, s);
+    if (s->has_place)
+        sl_residency_leave(ss, s);
+    if (s->free_waiters)
+        tell_gone(s);
     sl_session_free(ss, s);
+}
+
+void sl_registry_remove(struct sl_sessions *ss, struct sl_session *s)
+{
+    sl_session_list_remove(&s->owner->sessions, s);
+    forget(ss, s);
 }
 
 /* --- finding ------------------------------------------------------------------------------------
@@ -410,12 +422,16 @@ enum sl_code sl_registry_open(struct sl_sessions *ss, struct sl_error *err)
     return c;
 }
 
+/* Each list goes with its first session: it takes no order to lose them all. */
 void sl_registry_close(struct sl_sessions *ss)
 {
     struct sl_session *s;
-    for (size_t i = 0; i < ss->table.n_buckets; i++)
-        while ((s = sl_session_table_at(&ss->table, i)))
-            sl_registry_remove(ss, s);
+    for (size_t i = 0; i < ss->table.n_buckets; i++) {
+        while ((s = sl_session_table_at(&ss->table, i))) {
+            sl_session_list_done(&s->owner->sessions);
+            forget(ss, s);
+        }
+    }
     sl_session_table_done(&ss->table);
     sl_session_ends_done(&ss->ends);
 }
