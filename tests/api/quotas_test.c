@@ -12,9 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/mem.h"
+#include "tests/support/key_file.h"
 #include "tests/support/node.h"
 #include "tests/support/redis.h"
 
@@ -24,7 +24,6 @@
 
 enum { AT_ONCE = 12 };
 
-static char keys_path[64];
 static struct api api;
 static struct node node;
 static struct redis redis;
@@ -35,27 +34,23 @@ static const char *kind; /* of the store */
 /* `line`: what tenant a may use. */
 static void write_keys(const char *line)
 {
-    FILE *f = fopen(keys_path, "wb");
-    assert_non_null(f);
-    fprintf(f,
-            "key-of-tenant-a a user\nkey-of-tenant-b b user\nkey-for-figures ops metrics\n"
-            "quota a %s\n",
-            line);
-    assert_int_equal(fclose(f), 0);
+    char text[300];
+    int n = snprintf(text, sizeof text,
+                     "key-of-tenant-a a user\nkey-of-tenant-b b user\nkey-for-figures ops metrics\n"
+                     "quota a %s\n",
+                     line);
+    assert_in_range(n, 1, sizeof text - 1);
+    key_file_put(text, (size_t)n);
 }
 
 static void start(const char *line)
 {
+    write_keys(line);
     const char *options[] = {
-        "--tokenizer=bytes",         "--model",    seeded_bytes_model(), "--api-keys", keys_path,
+        "--tokenizer=bytes",         "--model",    seeded_bytes_model(), "--api-keys", key_file,
         "--max-queued-prefill=1000", "--lease=3s", "--store-timeout=1s", NULL,         NULL};
     enum { FREE = 8 };
     char store[100];
-    snprintf(keys_path, sizeof keys_path, "/tmp/slate-keys-XXXXXX");
-    int fd = mkstemp(keys_path);
-    assert_true(fd >= 0);
-    close(fd);
-    write_keys(line);
     if (!strcmp(kind, "dir")) {
         node_init(&node, "quotas", options);
         node_start(&node);
@@ -82,7 +77,7 @@ static int stop(void **state)
         redis_done(&redis);
     redis = (struct redis){0};
     api = (struct api){0};
-    unlink(keys_path);
+    key_file_remove();
     return 0;
 }
 
@@ -527,7 +522,7 @@ static void test_fleet(void **state)
     struct api other;
     snprintf(store, sizeof store, "--store=%s", redis.spec);
     api_start(&other, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
-                                            "--api-keys", keys_path, "--lease=3s",
+                                            "--api-keys", key_file, "--lease=3s",
                                             "--store-timeout=1s", store, NULL});
     client_header(other.client, KEY_A);
     struct call *k[2][AT_ONCE];

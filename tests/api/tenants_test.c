@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "tests/support/key_file.h"
 #include "tests/support/node.h"
 #include "tests/support/redis.h"
 
@@ -48,28 +48,25 @@ static void until_gone(struct client *c, const char *id)
 #define KEY_A2 "Authorization: Bearer second-key-of-a"
 #define KEY_B "Authorization: Bearer key-of-tenant-b"
 
-static char keys_path[64];
-
 static void write_keys(const char *more)
 {
-    snprintf(keys_path, sizeof keys_path, "/tmp/slate-keys-XXXXXX");
-    int fd = mkstemp(keys_path);
-    assert_true(fd >= 0);
-    static const char text[] = "# two tenants\n"
-                               "key-of-tenant-a a user\n"
-                               "second-key-of-a a user\n"
-                               "key-of-tenant-b b user\n"
-                               "key-for-figures ops metrics,admin\n";
-    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
-    assert_int_equal(write(fd, more, strlen(more)), strlen(more));
-    close(fd);
+    char text[300];
+    int n = snprintf(text, sizeof text,
+                     "# two tenants\n"
+                     "key-of-tenant-a a user\n"
+                     "second-key-of-a a user\n"
+                     "key-of-tenant-b b user\n"
+                     "key-for-figures ops metrics,admin\n%s",
+                     more);
+    assert_in_range(n, 1, sizeof text - 1);
+    key_file_put(text, (size_t)n);
 }
 
 static int start_keyed(void **state)
 {
     (void)state;
     write_keys("");
-    api_start(&keyed, (const char *const[]){"--api-keys", keys_path, NULL});
+    api_start(&keyed, (const char *const[]){"--api-keys", key_file, NULL});
     return 0;
 }
 
@@ -77,7 +74,7 @@ static int stop_keyed(void **state)
 {
     (void)state;
     api_stop(&keyed);
-    unlink(keys_path);
+    key_file_remove();
     return 0;
 }
 
@@ -271,7 +268,7 @@ static void theirs_or_nobodys(const char *store)
     struct api t;
     write_keys("quota b sessions=2\n");
     api_start(&t, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
-                                        "--api-keys", keys_path, "--lease=3s", "--store-timeout=1s",
+                                        "--api-keys", key_file, "--lease=3s", "--store-timeout=1s",
                                         store, NULL});
     struct client *a = t.client, *b = client_open(t.server->base);
     client_header(a, KEY_A);
@@ -304,7 +301,7 @@ static void theirs_or_nobodys(const char *store)
     cannot_tell(b, "one that was deleted");
     client_close(b);
     api_stop(&t);
-    unlink(keys_path);
+    key_file_remove();
 }
 
 static void test_cannot_tell_memory(void **state)

@@ -7,46 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "engine/base/mem.h"
 #include "server/auth.h"
 #include "tests/support/callgrind.h"
-
-static char path[64];
-
-static void write_file(const char *text, size_t n)
-{
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    assert_int_equal(fwrite(text, 1, n, file), n);
-    assert_int_equal(fclose(file), 0);
-}
-
-static enum sl_code open_text(const char *text, struct sl_keys **ret, struct sl_error *err)
-{
-    write_file(text, strlen(text));
-    return sl_keys_open(ret, path, NULL, err);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof path, "/tmp/slate-keys-XXXXXX");
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(path);
-    return 0;
-}
+#include "tests/support/key_file.h"
 
 static const char file[] = "# whose\n"
                            "\n"
@@ -60,7 +27,7 @@ static void test_identities(void **state)
     (void)state;
     struct sl_keys *k;
     struct sl_identity id;
-    assert_int_equal(open_text(file, &k, NULL), SL_OK);
+    assert_int_equal(key_file_open(file, &k, NULL), SL_OK);
     assert_int_equal(sl_keys_count(k), 4);
     static const struct {
         const char *header, *tenant;
@@ -144,15 +111,15 @@ static void test_bad_files(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sl_keys *k;
         struct sl_error err;
-        assert_int_equal(open_text(rows[i].text, &k, &err), SL_E_FILE_CORRUPT);
-        if (!strstr(err.message, rows[i].part) || !strstr(err.message, path))
+        assert_int_equal(key_file_open(rows[i].text, &k, &err), SL_E_FILE_CORRUPT);
+        if (!strstr(err.message, rows[i].part) || !strstr(err.message, key_file))
             fail_msg("'%s' is not in: %s", rows[i].part, err.message);
         assert_null(strstr(err.message, "secret99")); /* never the key */
     }
     static const char nul[] = "secret99\0x t user\n";
     struct sl_keys *k;
-    write_file(nul, sizeof nul - 1);
-    assert_int_equal(sl_keys_open(&k, path, NULL, NULL), SL_E_FILE_CORRUPT);
+    key_file_put(nul, sizeof nul - 1);
+    assert_int_equal(sl_keys_open(&k, key_file, NULL, NULL), SL_E_FILE_CORRUPT);
     assert_int_equal(sl_keys_open(&k, "/tmp/no such file", NULL, NULL), SL_E_FILE_NOT_FOUND);
     assert_int_equal(sl_keys_open(&k, "/tmp", NULL, NULL), SL_E_FILE_UNSUPPORTED);
     assert_int_equal(sl_keys_open(&k, "/dev/zero", NULL, NULL), SL_E_FILE_UNSUPPORTED);
@@ -169,23 +136,23 @@ static void test_limits(void **state)
         n_1024 = i == SL_KEYS_MAX ? n : 0;
         n += (size_t)snprintf(text + n, sizeof text - n, "key-number-%d t user\n", i);
     }
-    assert_int_equal(open_text(text, &k, &err), SL_E_TOO_LARGE);
+    assert_int_equal(key_file_open(text, &k, &err), SL_E_TOO_LARGE);
     assert_non_null(strstr(err.message, "line 1025"));
     text[n_1024] = '\0';
-    assert_int_equal(open_text(text, &k, &err), SL_OK);
+    assert_int_equal(key_file_open(text, &k, &err), SL_OK);
     struct sl_identity id;
     assert_int_equal(sl_keys_identify(k, "Bearer key-number-1023", &id, NULL), SL_OK);
     sl_keys_close(k);
     memset(text, '#', sizeof text);
-    write_file(text, (1 << 20) + 1);
-    assert_int_equal(sl_keys_open(&k, path, NULL, NULL), SL_E_TOO_LARGE);
+    key_file_put(text, (1 << 20) + 1);
+    assert_int_equal(sl_keys_open(&k, key_file, NULL, NULL), SL_E_TOO_LARGE);
     char key[SL_KEY_BYTES_MAX + 20];
     memset(key, 'k', sizeof key);
     memcpy(key + SL_KEY_BYTES_MAX, " t user\n", 9);
-    assert_int_equal(open_text(key, &k, &err), SL_OK);
+    assert_int_equal(key_file_open(key, &k, &err), SL_OK);
     sl_keys_close(k);
     memcpy(key + SL_KEY_BYTES_MAX, "k t user\n", 10);
-    assert_int_equal(open_text(key, &k, &err), SL_E_FILE_CORRUPT);
+    assert_int_equal(key_file_open(key, &k, &err), SL_E_FILE_CORRUPT);
 }
 
 static void test_permissions_are_told(void **state)
@@ -198,12 +165,12 @@ static void test_permissions_are_told(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sl_keys *k;
         bool exposed = !rows[i].exposed;
-        write_file(file, strlen(file));
-        assert_int_equal(chmod(path, rows[i].mode), 0);
-        assert_int_equal(sl_keys_open(&k, path, &exposed, NULL), SL_OK);
+        key_file_put(file, strlen(file));
+        assert_int_equal(chmod(key_file, rows[i].mode), 0);
+        assert_int_equal(sl_keys_open(&k, key_file, &exposed, NULL), SL_OK);
         assert_int_equal(exposed, rows[i].exposed);
         sl_keys_close(k);
-        assert_int_equal(chmod(path, 0600), 0);
+        assert_int_equal(chmod(key_file, 0600), 0);
     }
 }
 
@@ -213,7 +180,7 @@ static void test_no_memory(void **state)
     for (int64_t n = 0; n < 3; n++) {
         struct sl_keys *k;
         sl_mem_fail_after(n);
-        enum sl_code c = open_text(file, &k, NULL);
+        enum sl_code c = key_file_open(file, &k, NULL);
         sl_mem_fail_after(-1);
         assert_int_equal(c, SL_E_NO_MEMORY);
     }
@@ -245,9 +212,8 @@ static int measure(void)
     size_t n = 0;
     for (int i = 0; i < KEYS; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%0*d t user\n", LENGTH, i);
-    (void)setup(NULL);
-    int bad = open_text(text, &k, NULL) != SL_OK;
-    (void)teardown(NULL);
+    int bad = key_file_open(text, &k, NULL) != SL_OK;
+    key_file_remove();
     if (bad)
         return 1;
     for (int i = 0; i < N_WRONG; i++) { /* like the first key up to there */
@@ -287,5 +253,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_limits),     cmocka_unit_test(test_permissions_are_told),
         cmocka_unit_test(test_no_memory),  cmocka_unit_test(test_the_same_work_for_every_key),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, NULL, key_file_tear_down);
 }

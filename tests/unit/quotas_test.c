@@ -10,38 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "server/tenants.h"
-
-static char path[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof path, "/tmp/slate-quotas-XXXXXX");
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(path);
-    return 0;
-}
-
-static enum sl_code open_text(const char *text, struct sl_keys **ret, struct sl_error *err)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
-    assert_int_equal(fclose(f), 0);
-    return sl_keys_open(ret, path, NULL, err);
-}
+#include "tests/support/key_file.h"
 
 static struct sl_tenants *open_tenants(uint64_t sessions, uint64_t bytes, uint64_t running,
                                        uint64_t tokens)
@@ -66,13 +38,14 @@ static void test_lines(void **state)
 {
     (void)state;
     struct sl_keys *k;
-    assert_int_equal(open_text("quota alice sessions=10 bytes=2MiB\n"
-                               "alice-key-1 alice user\n"
-                               "  quota\tbob  tokens-per-minute=0 running=3 bytes=7 sessions=1\r\n"
-                               "bob-key-001 bob user\n"
-                               "quota late running=1\n",
-                               &k, NULL),
-                     SL_OK);
+    assert_int_equal(
+        key_file_open("quota alice sessions=10 bytes=2MiB\n"
+                      "alice-key-1 alice user\n"
+                      "  quota\tbob  tokens-per-minute=0 running=3 bytes=7 sessions=1\r\n"
+                      "bob-key-001 bob user\n"
+                      "quota late running=1\n",
+                      &k, NULL),
+        SL_OK);
     assert_int_equal(sl_keys_count(k), 2);
     assert_string_equal(sl_keys_tenant(k, 1), "bob");
     const struct sl_quotas *a = sl_keys_quotas(k, "alice"), *b = sl_keys_quotas(k, "bob");
@@ -111,8 +84,8 @@ static void test_bad_lines(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sl_keys *k;
         struct sl_error err;
-        assert_int_equal(open_text(rows[i].text, &k, &err), SL_E_FILE_CORRUPT);
-        if (!strstr(err.message, rows[i].part) || !strstr(err.message, path))
+        assert_int_equal(key_file_open(rows[i].text, &k, &err), SL_E_FILE_CORRUPT);
+        if (!strstr(err.message, rows[i].part) || !strstr(err.message, key_file))
             fail_msg("'%s' is not in: %s", rows[i].part, err.message);
     }
 }
@@ -122,9 +95,9 @@ static void test_keys_set_quotas(void **state)
     (void)state;
     struct sl_keys *k, *later;
     struct sl_tenants *ts = open_tenants(5, 0, 2, 100);
-    assert_int_equal(open_text("key-number-1 a user\nquota a sessions=10 tokens-per-minute=0\n"
-                               "key-number-2 b user\n",
-                               &k, NULL),
+    assert_int_equal(key_file_open("key-number-1 a user\nquota a sessions=10 tokens-per-minute=0\n"
+                                   "key-number-2 b user\n",
+                                   &k, NULL),
                      SL_OK);
     assert_int_equal(sl_tenants_set_keys(ts, k, 0, NULL), SL_OK);
     struct sl_tenant *a = tenant(ts, "a"), *b = tenant(ts, "b"), *old = tenant(ts, "old");
@@ -133,7 +106,8 @@ static void test_keys_set_quotas(void **state)
     assert_true(b->quotas.most[SL_QUOTA_SESSIONS] == 5 && b->quotas.most[SL_QUOTA_TOKENS] == 100);
     assert_true(a->has_key && b->has_key && !old->has_key);
     assert_int_equal(old->quotas.most[SL_QUOTA_SESSIONS], 5);
-    assert_int_equal(open_text("key-number-2 b user\nquota b sessions=1\n", &later, NULL), SL_OK);
+    assert_int_equal(key_file_open("key-number-2 b user\nquota b sessions=1\n", &later, NULL),
+                     SL_OK);
     assert_int_equal(sl_tenants_set_keys(ts, later, 0, NULL), SL_OK);
     assert_true(a->quotas.most[SL_QUOTA_SESSIONS] == 5 && !a->has_key);
     assert_true(b->quotas.most[SL_QUOTA_SESSIONS] == 1 && b->has_key);
@@ -232,8 +206,8 @@ static void test_tokens(void **state)
             SL_RETRY_NEVER, "601");
     /* A quota that comes while it runs begins with a full minute; one that is lowered cuts. */
     struct sl_keys *k;
-    assert_int_equal(open_text("key-number-1 t user\nquota t tokens-per-minute=100\n", &k, NULL),
-                     SL_OK);
+    assert_int_equal(
+        key_file_open("key-number-1 t user\nquota t tokens-per-minute=100\n", &k, NULL), SL_OK);
     assert_int_equal(sl_tenants_set_keys(ts, k, now + 60000, NULL), SL_OK);
     refused(sl_tenant_take_tokens(t, 101, now + 60000, &err), &err, "tokens-per-minute",
             SL_RETRY_NEVER, "101");
@@ -244,8 +218,8 @@ static void test_tokens(void **state)
     t = tenant(ts, "t");
     assert_int_equal(sl_tenant_take_tokens(t, UINT32_MAX, 5, &err), SL_OK);
     sl_tenant_return_tokens(t, UINT32_MAX, 6);
-    assert_int_equal(open_text("key-number-1 t user\nquota t tokens-per-minute=100\n", &k, NULL),
-                     SL_OK);
+    assert_int_equal(
+        key_file_open("key-number-1 t user\nquota t tokens-per-minute=100\n", &k, NULL), SL_OK);
     assert_int_equal(sl_tenants_set_keys(ts, k, 7, NULL), SL_OK);
     assert_int_equal(sl_tenant_take_tokens(t, 100, 7, &err), SL_OK);
     refused(sl_tenant_take_tokens(t, 1, 7, &err), &err, "tokens-per-minute", 1, "0 of 100");
@@ -260,7 +234,7 @@ static void test_figures(void **state)
     (void)state;
     struct sl_keys *k;
     struct sl_tenants *ts = open_tenants(0, 0, 0, 0);
-    assert_int_equal(open_text("key-number-1 a user\nquota a sessions=1\n", &k, NULL), SL_OK);
+    assert_int_equal(key_file_open("key-number-1 a user\nquota a sessions=1\n", &k, NULL), SL_OK);
     assert_int_equal(sl_tenants_set_keys(ts, k, 0, NULL), SL_OK);
     struct sl_tenant *a = tenant(ts, "a");
     tenant(ts, "keyless");
@@ -297,7 +271,7 @@ static void test_without_memory(void **state)
     assert_null(sl_tenants_open(&(struct sl_quotas){{0}}));
     sl_mem_fail_after(-1);
     struct sl_tenants *ts = open_tenants(0, 0, 0, 0);
-    assert_int_equal(open_text("key-number-1 a user\n", &k, NULL), SL_OK);
+    assert_int_equal(key_file_open("key-number-1 a user\n", &k, NULL), SL_OK);
     sl_mem_fail_after(0);
     assert_null(sl_tenants_get(ts, "x"));
     assert_int_equal(sl_tenants_set_keys(ts, k, 0, &err), SL_E_NO_MEMORY);
@@ -315,5 +289,5 @@ int main(void)
         cmocka_unit_test(test_running),         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_figures),         cmocka_unit_test(test_without_memory),
     };
-    return cmocka_run_group_tests_name("quotas", tests, setup, teardown);
+    return cmocka_run_group_tests_name("quotas", tests, NULL, key_file_tear_down);
 }
