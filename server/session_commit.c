@@ -417,17 +417,14 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
                          struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "to restore a session");
+    struct sl_op *op = sl_op_begin(ss, over, "to restore a session", cb, arg);
+    if (!op)
         return;
-    }
     op->kind = kind;
     op->info_ret = info_ret;
     op->is_new = !over;
     op->ttl_s = ttl_s;
     op->version = over ? over->version + 1 : 1;
-    op->s = over;
     enum sl_code c = own_bytes(op, data, n, &err);
     if (c)
         sl_op_end(op, over, &err);

@@ -156,11 +156,9 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const cha
 {
     struct sl_error err;
     char made[SL_SESSION_ID_MAX + 1];
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "for a session");
+    struct sl_op *op = sl_op_begin(ss, NULL, "for a session", cb, arg);
+    if (!op)
         return;
-    }
     enum sl_code c = SL_OK;
     if (ss->opt.n_places < 2)
         c = sl_fail(&err, SL_E_SESSIONS_FULL,

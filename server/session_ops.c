@@ -69,11 +69,18 @@ void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *er
     cb(arg, s, err ? &copy : NULL);
 }
 
-void sl_op_refuse(sl_session_done *cb, void *arg, const char *what)
+struct sl_op *sl_op_begin(struct sl_sessions *ss, struct sl_session *s, const char *what,
+                          sl_session_done *cb, void *arg)
 {
     struct sl_error err;
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    if (op) {
+        op->s = s;
+        return op;
+    }
     (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory %s", what);
     cb(arg, NULL, &err);
+    return NULL;
 }
 
 bool sl_session_is_quiet_now(const struct sl_session *s)
@@ -309,11 +316,9 @@ static void created(struct sl_op *op)
 void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
                         struct sl_text metadata, sl_session_done *cb, void *arg)
 {
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "for a session");
+    struct sl_op *op = sl_op_begin(ss, NULL, "for a session", cb, arg);
+    if (!op)
         return;
-    }
     op->ttl_s = ttl_s;
     sl_op_make(op, tenant, id, metadata, created);
 }
@@ -373,16 +378,15 @@ static void patch_leased(struct sl_op *op)
 void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl, int64_t ttl_s,
                        struct sl_text metadata, sl_session_done *cb, void *arg)
 {
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (op && metadata.s)
-        op->metadata = sl_strndup(metadata.s, metadata.n);
-    if (!op || (metadata.s && !op->metadata)) {
-        if (op)
-            sl_op_free(op);
-        sl_op_refuse(cb, arg, "for metadata");
+    struct sl_error err;
+    struct sl_op *op = sl_op_begin(ss, s, "for metadata", cb, arg);
+    if (!op)
+        return;
+    if (metadata.s && !(op->metadata = sl_strndup(metadata.s, metadata.n))) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for metadata");
+        sl_op_end(op, NULL, &err);
         return;
     }
-    op->s = s;
     op->n_metadata = metadata.n;
     op->has_ttl = has_ttl;
     op->ttl_s = ttl_s;
@@ -428,12 +432,9 @@ static void delete_leased(struct sl_op *op)
 void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
                         void *arg)
 {
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "to delete a session");
+    struct sl_op *op = sl_op_begin(ss, s, "to delete a session", cb, arg);
+    if (!op)
         return;
-    }
-    op->s = s;
     op->removes = true;
     sl_op_lease(op, delete_leased);
 }
@@ -486,11 +487,8 @@ static void evict_leased(struct sl_op *op)
 
 void sl_sessions_evict(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)
 {
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "to store a session");
+    struct sl_op *op = sl_op_begin(ss, s, "to store a session", cb, arg);
+    if (!op)
         return;
-    }
-    op->s = s;
     sl_op_lease(op, evict_leased);
 }

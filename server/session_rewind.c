@@ -51,25 +51,25 @@ bool sl_session_prepare_point(const struct sl_sessions *ss, struct sl_session *s
     return !keeps_points(ss, s) || s->points;
 }
 
+/* What the session holds now; it is still the session's. */
+static struct sl_session_point point_of(const struct sl_session *s)
+{
+    return (struct sl_session_point){.version = s->version,
+                                     .tokens_seen = s->tokens_seen,
+                                     .at = s->used_at,
+                                     .state = s->state,
+                                     .pending = s->pending,
+                                     .n_pending = s->n_pending,
+                                     .ring = s->ring,
+                                     .paused = s->paused,
+                                     .n_paused = s->n_paused,
+                                     .transcript = s->transcript};
+}
+
 void sl_session_keep_point(struct sl_sessions *ss, struct sl_session *s)
 {
-    struct sl_session_point p = {.version = s->version,
-                                 .tokens_seen = s->tokens_seen,
-                                 .at = s->used_at,
-                                 .state = s->state,
-                                 .pending = s->pending,
-                                 .n_pending = s->n_pending,
-                                 .ring = s->ring,
-                                 .paused = s->paused,
-                                 .n_paused = s->n_paused,
-                                 .transcript = s->transcript};
-    s->transcript = (struct sl_transcript){0};
-    s->state = NULL;
-    s->pending = NULL;
-    s->n_pending = 0;
-    s->ring = NULL;
-    s->paused = NULL;
-    s->n_paused = 0;
+    struct sl_session_point p = point_of(s);
+    sl_session_hand_over(s);
     /* It may be asked for twice: a restore needs the slot before the rest. */
     if (!s->points || (s->n_points && s->points[s->n_points - 1].version == p.version)) {
         free_point(ss, &p);
@@ -162,15 +162,7 @@ static bool copy_point(struct sl_op *op, const struct sl_session_point *p)
 static void rewind_in_memory(struct sl_op *op)
 {
     struct sl_session *s = op->s;
-    const struct sl_session_point now = {.version = s->version,
-                                         .tokens_seen = s->tokens_seen,
-                                         .state = s->state,
-                                         .pending = s->pending,
-                                         .n_pending = s->n_pending,
-                                         .ring = s->ring,
-                                         .paused = s->paused,
-                                         .n_paused = s->n_paused,
-                                         .transcript = s->transcript};
+    const struct sl_session_point now = point_of(s);
     const struct sl_session_point *p = op->target == s->version ? &now : find_point(s, op->target);
     if (!p) {
         tell_points(s, no_point, op);
@@ -442,12 +434,9 @@ static void rewind_leased(struct sl_op *op)
 void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, uint64_t version,
                         uint64_t *ret_replayed, sl_session_done *cb, void *arg)
 {
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "to rewind a session");
+    struct sl_op *op = sl_op_begin(ss, s, "to rewind a session", cb, arg);
+    if (!op)
         return;
-    }
-    op->s = s;
     op->target = version;
     op->ret_replayed = ret_replayed;
     sl_op_lease(op, rewind_leased);
@@ -456,12 +445,9 @@ void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, uint64_t v
 void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, uint64_t *ret_replayed,
                          sl_session_done *cb, void *arg)
 {
-    struct sl_op *op = sl_op_new(ss, cb, arg);
-    if (!op) {
-        sl_op_refuse(cb, arg, "to rebuild a session");
+    struct sl_op *op = sl_op_begin(ss, s, "to rebuild a session", cb, arg);
+    if (!op)
         return;
-    }
-    op->s = s;
     op->target = SL_STORE_LAST;
     op->past.rebuild = true;
     op->ret_replayed = ret_replayed;

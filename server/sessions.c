@@ -30,6 +30,17 @@ static void forget_answers(struct sl_session *s)
     s->n_answers = 0;
 }
 
+void sl_session_hand_over(struct sl_session *s)
+{
+    s->state = NULL;
+    s->pending = NULL;
+    s->n_pending = 0;
+    s->ring = NULL;
+    s->paused = NULL;
+    s->n_paused = 0;
+    s->transcript = (struct sl_transcript){0};
+}
+
 void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s)
 {
     sl_slab_unref(ss->opt.slab, s->state);
@@ -38,13 +49,8 @@ void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s)
     sl_free(s->paused);
     if (sl_session_writes_turns(ss, s)) /* else they are nowhere else */
         forget_answers(s);
-    s->state = NULL;
-    s->pending = NULL;
-    s->n_pending = 0;
-    s->ring = NULL;
-    s->paused = NULL;
-    s->n_paused = 0;
     sl_transcript_done(&s->transcript);
+    sl_session_hand_over(s);
 }
 
 void sl_session_free(struct sl_sessions *ss, struct sl_session *s)

@@ -94,6 +94,7 @@ SL_NODISCARD bool sl_session_make_answers(struct sl_session *s);
 /* Moves it there; the oldest one goes where there are as many as are kept. */
 void sl_session_push_answer(struct sl_session *s, struct sl_answer *a);
 SL_NODISCARD bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a);
+void sl_session_hand_over(struct sl_session *s); /* state and all are somebody else's now */
 void sl_session_forget_rest(struct sl_sessions *ss, struct sl_session *s); /* state and all */
 struct sl_store_key sl_session_key(const struct sl_session *s);
 struct sl_store_head sl_session_head(const struct sl_session *s);
@@ -234,14 +235,15 @@ struct sl_op {
 
 /* session_ops.c */
 struct sl_op *sl_op_new(struct sl_sessions *ss, sl_session_done *cb, void *arg);
+/* One of s (NULL: it is made). NULL: its caller was told that there is no memory `what`. */
+struct sl_op *sl_op_begin(struct sl_sessions *ss, struct sl_session *s, const char *what,
+                          sl_session_done *cb, void *arg);
 void sl_op_free(struct sl_op *op);
 void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *err); /* calls back */
 /* The lease of op->s, the store's too; then `leased`, or the op ends with the error. */
 void sl_op_lease(struct sl_op *op, void (*leased)(struct sl_op *op));
 /* The op is over, and gives the lease back: its caller is told when it has been. */
 void sl_op_give_back(struct sl_op *op, const struct sl_error *err);
-void sl_op_refuse(sl_session_done *cb, void *arg,
-                  const char *what); /* no memory for the op itself */
 /* A new session, leased by the op, for `made`; then it is kept, or it did not come to be. An
  * expired one under its name goes first. Where it cannot be: `refused`, by default the op's end. */
 void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_text metadata,
