@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -169,4 +170,73 @@ void quant_check_rows(const unsigned char *panels, enum sl_dtype type, size_t n_
         sl_free(q);
         sl_free(x);
     }
+}
+
+void quant_check_sums(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t n_out,
+                      double (*weight_at)(const unsigned char *panels, enum sl_dtype type,
+                                          size_t n_in, size_t o, size_t k))
+{
+    enum { ROWS = 3, OUT = 32, LDY = 40 };
+    float *x = quant_floats(ROWS * n_in), y[ROWS * LDY];
+    size_t ld;
+    assert_true(sl_panels(n_out) * SL_PANEL == OUT);
+    fill_uniform(x, ROWS * n_in, 2);
+    struct sl_group *q = quant_inputs(x, ROWS, n_in, &ld);
+    sl_kernels_find("ref")->matmul_q(y, LDY, q, ld, ROWS, panels, type, n_in, 0, sl_panels(n_out));
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t o = 0; o < OUT; o++) {
+            double want = 0, size = 0;
+            for (size_t k = 0; k < n_in && o < n_out; k++) {
+                const struct sl_group *g = &q[r * ld + k / 32];
+                double a = weight_at(panels, type, n_in, o, k) * (double)g->scale * g->q[k % 32];
+                want += a;
+                size += fabs(a);
+            }
+            if (!(fabs((double)y[r * LDY + o] - want) <= size * 4e-7))
+                fail_msg("%s [%zu][%zu] is %.8g, not %.8g", sl_dtype_name(type), r, o,
+                         (double)y[r * LDY + o], want);
+        }
+    sl_free(q);
+    sl_free(x);
+}
+
+void quant_check_bad_row(const unsigned char *panels, enum sl_dtype type, size_t n_in)
+{
+    enum { ROWS = 14 };
+    float *x = quant_floats(ROWS * n_in), y[ROWS * SL_PANEL];
+    size_t ld;
+    fill_uniform(x, ROWS * n_in, 2);
+    x[3 * n_in + 40] = NAN;
+    x[9 * n_in] = INFINITY;
+    struct sl_group *q = quant_inputs(x, ROWS, n_in, &ld);
+    for (const char *const *name = sl_kernels_names(); *name; name++) {
+        sl_kernels_find(*name)->matmul_q(y, SL_PANEL, q, ld, ROWS, panels, type, n_in, 0, 1);
+        for (size_t i = 0; i < ROWS * SL_PANEL; i++)
+            assert_true(!isfinite(y[i]) == (i / SL_PANEL == 3 || i / SL_PANEL == 9));
+    }
+    sl_free(q);
+    sl_free(x);
+}
+
+void quant_check_empty(enum sl_dtype type, size_t n_in)
+{
+    enum { ROWS = 20 };
+    size_t ld = sl_groups(n_in), n = ROWS * SL_PANEL;
+    struct sl_group *x = sl_calloc(ROWS * ld, sizeof *x);
+    unsigned char w[1] = {0};
+    float y[ROWS * SL_PANEL];
+    assert_non_null(x);
+    for (const char *const *name = sl_kernels_names(); *name; name++) {
+        const struct sl_kernels *k = sl_kernels_find(*name);
+        for (size_t i = 0; i < n; i++)
+            y[i] = 7;
+        k->matmul_q(y, SL_PANEL, x, ld, 0, w, type, n_in, 0, 1);
+        k->matmul_q(y, SL_PANEL, x, ld, ROWS, w, type, n_in, 0, 0);
+        for (size_t i = 0; i < n; i++)
+            assert_true(y[i] == 7);
+        k->matmul_q(y, SL_PANEL, x, 1, ROWS, w, type, 0, 0, 1);
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(float_bits(y[i]), 0);
+    }
+    sl_free(x);
 }

@@ -59,4 +59,17 @@ extern const size_t quant_rows[];
 void quant_check_rows(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t n_out,
                       int values);
 
+/* Sums of the scalar product against those in double precision of the weights that weight_at reads
+ * (outputs beyond n_out: zero). n_out: up to 32. */
+void quant_check_sums(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t n_out,
+                      double (*weight_at)(const unsigned char *panels, enum sl_dtype type,
+                                          size_t n_in, size_t o, size_t k));
+
+/* By every table, of 16 outputs: a row that is no number makes its own sums NaN and nobody else's.
+ */
+void quant_check_bad_row(const unsigned char *panels, enum sl_dtype type, size_t n_in);
+
+/* By every table: no rows and no panels write nothing; a sum over nothing is zero. */
+void quant_check_empty(enum sl_dtype type, size_t n_in);
+
 #endif

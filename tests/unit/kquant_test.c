@@ -34,8 +34,10 @@ static double half(const unsigned char *p)
     return (double)f;
 }
 
-static double weight_at(const unsigned char *panels, bool six, size_t n_in, size_t o, size_t k)
+static double weight_at(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t o,
+                        size_t k)
 {
+    bool six = type == SL_DTYPE_Q6_K;
     size_t record = six ? 288 : 320, group = six ? 384 : 256;
     size_t scales = (n_in / 256 * record + 63) / 64 * 64;
     const unsigned char *panel = panels + o / 16 * (scales + n_in / 32 * group);
@@ -61,7 +63,7 @@ static void panels_hold_the_files_values(void **state)
                 sl_block_dequantise_row(row, b + o * (IN / 256) * sl_block_bytes(blocks[t]),
                                         blocks[t], IN);
             for (size_t k = 0; k < IN; k++) {
-                double w = weight_at(p, t == 1, IN, o, k);
+                double w = weight_at(p, types[t], IN, o, k);
                 assert_true((float)w == (o < OUT ? row[k] : 0)); /* the file's are rounded */
             }
         }
@@ -107,31 +109,12 @@ static void sizes(void **state)
 static void products_are_accurate(void **state)
 {
     (void)state;
-    enum { OUT = 21, IN = 512, ROWS = 3, LDY = 40 };
-    float *x = quant_floats((size_t)ROWS * IN), y[ROWS * LDY];
-    size_t ld;
-    fill_uniform(x, (size_t)ROWS * IN, 2);
-    struct sl_group *q = quant_inputs(x, ROWS, IN, &ld);
+    enum { OUT = 21, IN = 512 };
     for (size_t t = 0; t < TYPES; t++) {
         unsigned char *p = quant_from_k_blocks(types[t], OUT, IN, 5, NULL);
-        ref->matmul_q(y, LDY, q, ld, ROWS, p, types[t], IN, 0, sl_panels(OUT));
-        for (size_t r = 0; r < ROWS; r++)
-            for (size_t o = 0; o < 32; o++) {
-                double want = 0, size = 0;
-                for (size_t k = 0; k < IN; k++) {
-                    const struct sl_group *g = &q[r * ld + k / 32];
-                    double a = weight_at(p, t == 1, IN, o, k) * (double)g->scale * g->q[k % 32];
-                    want += a;
-                    size += fabs(a);
-                }
-                if (!(fabs((double)y[r * LDY + o] - want) <= size * 4e-7))
-                    fail_msg("%s [%zu][%zu] is %.8g, not %.8g", sl_dtype_name(types[t]), r, o,
-                             (double)y[r * LDY + o], want);
-            }
+        quant_check_sums(p, types[t], IN, OUT, weight_at);
         sl_free(p);
     }
-    sl_free(q);
-    sl_free(x);
 }
 
 static void check_shape(enum sl_dtype type, size_t n_in, size_t n_out, int values)
@@ -217,50 +200,21 @@ static void extremes(void **state)
     sl_free(q);
 }
 
-/* A row that is no number makes its own sums NaN and nobody else's. */
 static void a_bad_row_is_alone(void **state)
 {
     (void)state;
-    enum { IN = 256, OUT = 16, ROWS = 14 };
-    float *x = quant_floats((size_t)ROWS * IN), y[ROWS * OUT];
-    size_t ld;
-    fill_uniform(x, (size_t)ROWS * IN, 2);
-    x[3 * IN + 40] = NAN;
-    x[9 * IN] = INFINITY;
-    struct sl_group *q = quant_inputs(x, ROWS, IN, &ld);
     for (size_t t = 0; t < TYPES; t++) {
-        unsigned char *p = quant_from_k_blocks(types[t], OUT, IN, 1, NULL);
-        for (const char *const *name = sl_kernels_names(); *name; name++) {
-            sl_kernels_find(*name)->matmul_q(y, OUT, q, ld, ROWS, p, types[t], IN, 0, 1);
-            for (size_t i = 0; i < COUNT(y); i++)
-                assert_true(!isfinite(y[i]) == (i / OUT == 3 || i / OUT == 9));
-        }
+        unsigned char *p = quant_from_k_blocks(types[t], SL_PANEL, 256, 1, NULL);
+        quant_check_bad_row(p, types[t], 256);
         sl_free(p);
     }
-    sl_free(q);
-    sl_free(x);
 }
 
-/* No rows and no panels write nothing; a sum over nothing is zero. */
 static void empty(void **state)
 {
     (void)state;
-    struct sl_group x[20 * 8] = {{0}};
-    unsigned char w[1] = {0};
-    float y[20 * SL_PANEL];
     for (size_t t = 0; t < TYPES; t++)
-        for (const char *const *name = sl_kernels_names(); *name; name++) {
-            const struct sl_kernels *k = sl_kernels_find(*name);
-            for (size_t i = 0; i < COUNT(y); i++)
-                y[i] = 7;
-            k->matmul_q(y, SL_PANEL, x, 8, 0, w, types[t], 256, 0, 1);
-            k->matmul_q(y, SL_PANEL, x, 8, 20, w, types[t], 256, 0, 0);
-            for (size_t i = 0; i < COUNT(y); i++)
-                assert_true(y[i] == 7);
-            k->matmul_q(y, SL_PANEL, x, 1, 20, w, types[t], 0, 0, 1);
-            for (size_t i = 0; i < COUNT(y); i++)
-                assert_int_equal(float_bits(y[i]), 0);
-        }
+        quant_check_empty(types[t], 256);
 }
 
 int main(void)
