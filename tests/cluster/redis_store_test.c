@@ -38,14 +38,20 @@ static int end_redis(void **unused)
 /* What is asked here is answered, however much else the machine has to do. */
 static const struct sl_store_options options = {.durable = true, .timeout_ms = 30000};
 
-static struct shop *new_shop(void)
+static struct shop *new_shop_keeping(uint64_t keep_turns)
 {
     struct shop *st = calloc(1, sizeof *st);
     assert_non_null(st);
     redis_do(&redis, "FLUSHALL");
     shop_init_spec(st, redis.spec, &options);
+    st->keep_turns = keep_turns;
     shop_must_open(st);
     return st;
+}
+
+static struct shop *new_shop(void)
+{
+    return new_shop_keeping(0);
 }
 
 static void reopen_sometimes(struct shop *st, int round)
@@ -130,12 +136,7 @@ static void test_random_changes_kept(void **state)
     (void)state;
     static const uint64_t keep[] = {1, 4};
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
-        struct shop *st = calloc(1, sizeof *st);
-        assert_non_null(st);
-        redis_do(&redis, "FLUSHALL");
-        shop_init_spec(st, redis.spec, &options);
-        st->keep_turns = keep[i];
-        shop_must_open(st);
+        struct shop *st = new_shop_keeping(keep[i]);
         suite_random_changes(st, check_past);
     }
 }
@@ -151,12 +152,7 @@ static long long n_keys(void)
 static void test_nothing_kept_is_left(void **state)
 {
     (void)state;
-    struct shop *st = calloc(1, sizeof *st);
-    assert_non_null(st);
-    redis_do(&redis, "FLUSHALL");
-    shop_init_spec(st, redis.spec, &options);
-    st->keep_turns = 4;
-    shop_must_open(st);
+    struct shop *st = new_shop_keeping(4);
     do_create(st, 0);
     for (int i = 0; i < 20; i++) {
         do_turn(st, 0, false);

@@ -15,13 +15,20 @@
 #include "tests/support/disk.h"
 #include "tests/support/store_suite.h"
 
-static struct shop *new_shop(const struct sl_store_io *io, uint64_t rewrite_bytes)
+static struct shop *new_shop_keeping(const struct sl_store_io *io, uint64_t rewrite_bytes,
+                                     uint64_t keep_turns)
 {
     struct shop *st = calloc(1, sizeof *st);
     assert_non_null(st);
     shop_init(st, io, rewrite_bytes);
+    st->keep_turns = keep_turns;
     shop_must_open(st);
     return st;
+}
+
+static struct shop *new_shop(const struct sl_store_io *io, uint64_t rewrite_bytes)
+{
+    return new_shop_keeping(io, rewrite_bytes, 0);
 }
 
 static struct shop *new_default(void)
@@ -70,11 +77,7 @@ static void test_random_changes_kept(void **state)
     (void)state;
     static const uint64_t keep[] = {1, 4, 1000};
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
-        struct shop *st = calloc(1, sizeof *st);
-        assert_non_null(st);
-        shop_init(st, &sl_store_io_system, 8000);
-        st->keep_turns = keep[i];
-        shop_must_open(st);
+        struct shop *st = new_shop_keeping(&sl_store_io_system, 8000, keep[i]);
         uint64_t before = rewrites;
         suite_random_changes(st, check_past);
         assert_true(rewrites > before);
@@ -85,11 +88,7 @@ static void test_random_changes_kept(void **state)
 static void test_kept_is_bounded(void **state)
 {
     (void)state;
-    struct shop *st = calloc(1, sizeof *st);
-    assert_non_null(st);
-    shop_init(st, &sl_store_io_system, 0);
-    st->keep_turns = 4;
-    shop_must_open(st);
+    struct shop *st = new_shop_keeping(&sl_store_io_system, 0, 4);
     do_create(st, 0);
     for (int i = 0; i < 40; i++) {
         do_turn(st, 0, false);
@@ -109,11 +108,7 @@ static void test_kept_is_bounded(void **state)
 static void test_kept_is_changed(void **state)
 {
     (void)state;
-    struct shop *st = calloc(1, sizeof *st);
-    assert_non_null(st);
-    shop_init(st, &sl_store_io_system, 0);
-    st->keep_turns = 3;
-    shop_must_open(st);
+    struct shop *st = new_shop_keeping(&sl_store_io_system, 0, 3);
     do_create(st, 0);
     for (int i = 0; i < 12; i++) {
         do_turn(st, 0, i % 2);

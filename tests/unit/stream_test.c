@@ -169,9 +169,9 @@ static void test_writing_inside_writable(void **state)
     sl_exchange_end(f.held);
 }
 
-static void test_a_client_that_does_not_read(void **state)
+/* A stream whose client reads nothing of a first block. */
+static void stream_to_nobody(void)
 {
-    (void)state;
     char block[2000];
     memset(block, 's', sizeof block);
     wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
@@ -179,6 +179,12 @@ static void test_a_client_that_does_not_read(void **state)
     f.w.room = 0;
     (void)sl_exchange_write(f.held, block, sizeof block);
     wire_loop(&f.w);
+}
+
+static void test_a_client_that_does_not_read(void **state)
+{
+    (void)state;
+    stream_to_nobody();
     wire_clock(&f.w, 2999);
     wire_take(&f.w, 300); /* as much as --write-rate asks for: the time begins anew */
     wire_clock(&f.w, 1);
@@ -196,13 +202,7 @@ static void test_a_client_that_does_not_read(void **state)
 static void test_a_client_that_reads_too_slowly(void **state)
 {
     (void)state;
-    char block[2000];
-    memset(block, 's', sizeof block);
-    wire_puts(&f.w, "GET /stream HTTP/1.1\r\n" HOST "\r\n");
-    wire_loop(&f.w);
-    f.w.room = 0;
-    (void)sl_exchange_write(f.held, block, sizeof block);
-    wire_loop(&f.w);
+    stream_to_nobody();
     for (int i = 0; i < 299; i++) {
         wire_clock(&f.w, 10);
         wire_take(&f.w, 1);
