@@ -232,6 +232,7 @@ enum sl_code sl_run_start(struct sl_turns *ts, const struct sl_run_spec *spec, s
         sl_tenant_end_turn(spec->tenant);
     return c;
 }
+
 void sl_run_cancel(struct sl_run *r, bool commit)
 {
     if (!commit)

@@ -100,11 +100,13 @@ static enum sl_code fetch(struct work *k, const struct sl_place *place, enum sl_
 {
     enum sl_code c = sl_log_fetch(&k->w->lp, k->w->old, &k->owner, place, &k->w->in, ret,
                                   ret_payload, &k->w->err);
+    if (c)
+        return c;
     bool like_turn = ret->kind == SL_RECORD_ANSWER || ret->kind == SL_RECORD_KEPT_TURN;
-    if (!c && ret->kind != kind && !(kind == SL_RECORD_TURN && like_turn))
-        c = sl_fail(&k->w->err, SL_E_STORE_CORRUPT, "%s/%s: offset %llu holds another record",
-                    k->w->lp.root, SL_LOG_NAME, (unsigned long long)place->at);
-    return c;
+    if (ret->kind == kind || (kind == SL_RECORD_TURN && like_turn))
+        return SL_OK;
+    return sl_fail(&k->w->err, SL_E_STORE_CORRUPT, "%s/%s: offset %llu holds another record",
+                   k->w->lp.root, SL_LOG_NAME, (unsigned long long)place->at);
 }
 
 /* The head at `version`, with the metadata of the old record. */
