@@ -1,5 +1,9 @@
 /* hostile_test.c: attacks, and eight honest clients that keep their throughput under each.
  *
+ * Judged is 90 % of it where an argument asks for the long form (make soak). The short form, part
+ * of every `make test`, prints the same two numbers and fails where a third is lost: on a machine
+ * that others use, two slices of one and the same work may differ by a tenth.
+ *
  * Attack and quiet take turns in one run. "Without it" the foes do the same work against a port
  * that swallows all, so that what they take of the processors themselves counts on both sides; the
  * order changes from pair to pair, and the median of the pairs' ratios decides: noise has to hit
@@ -44,7 +48,7 @@
 #define N(a) (sizeof(a) / sizeof *(a))
 
 enum { SLICE = 500 /* requests */, SLICE_MS = 10000, PAIRS = 5, PAIRS_MAX = 15, WAIT_MS = 20000 };
-static const double least = 0.9;
+static double least = 0.66; /* of the throughput; the long form: 0.9 */
 /* Of the processors, taken by what is no part of the test: above it requests per second tell more
  * of the others than of the server. Then requests per second of the server's own time decide. */
 static const double others_max = 0.15;
@@ -672,6 +676,7 @@ int main(int argc, char **argv)
     };
     struct rlimit r;
     if (argc > 1) {
+        least = 0.9;
         n_idle = strtoul(argv[1], NULL, 10);
         n_slice = n_idle > 1000 ? 4 * SLICE : SLICE;
     }
