@@ -224,6 +224,10 @@ static redisContext *say(struct redis *r, const char *fmt, va_list args)
     redisContext *c = redisConnect(r->host, (int)r->port);
     if (!c || c->err)
         fail_msg("redis: %s", c ? c->errstr : "no memory");
+    /* Once it has answered here, it reads what is said here before what others say later. */
+    redisReply *pong = redisCommand(c, "PING");
+    assert_non_null(pong);
+    freeReplyObject(pong);
     assert_int_equal(redisvAppendCommand(c, fmt, args), REDIS_OK);
     for (int done = 0; !done;)
         assert_int_equal(redisBufferWrite(c, &done), REDIS_OK);
