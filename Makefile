@@ -234,9 +234,9 @@ $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
 # Vector instructions only in the files that are entered after the processor was asked for them.
 ifeq ($(FLAVOR),fuzz)
 # Clang takes minutes to instrument these loops, and no fuzzer reaches them with odd sizes.
-$(addprefix $(B)/engine/kernels/,avx512_matmul.o avx512_quant.o avx512_kquant.o avx2_matmul.o avx2_quant.o avx2_kquant.o): CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
+$(addprefix $(B)/engine/kernels/,avx512_matmul.o avx512_quant.o avx512_kquant.o avx2_matmul.o avx2_quant.o avx2_q8_rows.o avx2_kquant.o): CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
 endif
-$(addprefix $(B)/engine/kernels/,avx2.o avx2_matmul.o avx2_quant.o avx2_kquant.o): CFLAGS += -mavx2 -mfma -mf16c -O3
+$(addprefix $(B)/engine/kernels/,avx2.o avx2_matmul.o avx2_quant.o avx2_q8_rows.o avx2_kquant.o): CFLAGS += -mavx2 -mfma -mf16c -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
 $(B)/engine/kernels/avx512_quant.o $(B)/engine/kernels/avx512_kquant.o: CFLAGS += -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c -O3
 # Scheduling before registers are given out takes more than there are: sums went through memory.

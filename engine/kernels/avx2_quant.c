@@ -12,8 +12,9 @@
  * an input, at most 16 · 16 · 127 = 32,512 in magnitude, so it is that sum whatever overflowed on
  * the way. It is widened once.
  *
- * Few rows (up to 4): as many streams as panels, each prefetched (ahead_of()). Many rows: up to 3
- * at a time, so that the sums of a group stay in registers; Q4's levels are looked up once. */
+ * Few rows (up to 4): as many streams as panels, each prefetched (ahead_of()). Many rows: of Q8 see
+ * avx2_q8_rows.c; of Q4 up to 3 at a time, so that the sums of a group stay in registers, and
+ * levels are looked up once. */
 #include "engine/kernels/avx2_quant.h"
 
 enum {
@@ -163,28 +164,6 @@ static ALWAYS_INLINE void few_tile(const int rows, const int panels, const enum 
 /* --- many rows ----------------------------------------------------------------------------------
  */
 
-/* The sums of one group of all rows, in 32 bits. */
-static ALWAYS_INLINE void block_q8(const int rows, struct pair *sum, const struct job *j,
-                                   const struct sl_group *x, const uint8_t *w)
-{
-    const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
-    for (size_t s = 0; s < SL_STEPS; s++, w += SL_STEP_CODES) {
-        __m256i lo = load32(w), hi = load32(w + 32);
-        __m256i abs_lo = _mm256_abs_epi8(lo), abs_hi = _mm256_abs_epi8(hi);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; r++) {
-            __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
-            __m256i a = _mm256_maddubs_epi16(abs_lo, _mm256_sign_epi8(q, lo));
-            __m256i b = _mm256_maddubs_epi16(abs_hi, _mm256_sign_epi8(q, hi));
-            a = _mm256_madd_epi16(a, ones);
-            b = _mm256_madd_epi16(b, ones);
-            sum[r].lo = s == 0 ? a : so_far(_mm256_add_epi32(sum[r].lo, a));
-            sum[r].hi = s == 0 ? b : so_far(_mm256_add_epi32(sum[r].hi, b));
-        }
-    }
-}
-
 static ALWAYS_INLINE void block_q4(const int rows, struct pair *sum, const struct job *j,
                                    const struct sl_group *x, const uint8_t *w)
 {
@@ -209,6 +188,7 @@ static ALWAYS_INLINE void block_q4(const int rows, struct pair *sum, const struc
     }
 }
 
+/* Q4: Q8 has a file of its own. */
 static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const struct job *j)
 {
     __m256 lo[MAX_ROWS], hi[MAX_ROWS];
@@ -223,10 +203,7 @@ static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const 
         hi[r] = j->first ? zero : _mm256_loadu_ps(y + 8);
     }
     for (size_t g = 0; g < j->n_groups; g++) {
-        if (type == SL_DTYPE_Q8)
-            block_q8(rows, sum, j, x, w);
-        else
-            block_q4(rows, sum, j, x, w);
+        block_q4(rows, sum, j, x, w);
         __m256 d_lo = scales8(scales), d_hi = scales8(scales + 16);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
@@ -258,14 +235,12 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
 
 #define READIES(X, TYPE) X(2, 1, TYPE) X(3, 1, TYPE)
 
-/* Q8's codes are as good as they are. */
 static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint8_t *w,
                                  size_t n_groups, const uint8_t *levels)
 {
     const __m256i table = level_table(levels);
     uint8_t *to = buffer;
-    if (type == SL_DTYPE_Q8)
-        return w;
+    (void)type;
     for (size_t i = 0; i < n_groups * SL_STEPS; i++, w += 32, to += SL_STEP_CODES) {
         struct pair v = levels64(table, load32(w));
         _mm256_store_si256((__m256i *)(void *)to, v.lo);
@@ -277,6 +252,7 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
 #define TYPE_A Q8
 #define TYPE_B Q4
 #define SL_MATMUL_K sl_avx2_matmul_k
+#define MANY_ROWS_A sl_avx2_q8_rows
 #define SL_MATMUL_Q sl_avx2_matmul_q
 #include "engine/kernels/quant_of.h"
 

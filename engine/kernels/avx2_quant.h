@@ -42,4 +42,7 @@ static ALWAYS_INLINE __m256 add_group(__m256 acc, __m256i sum, __m256 d, float s
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(d, _mm256_set1_ps(s)), acc);
 }
 
+/* The product over all of k of more than four rows with n_panels panels of Q8. */
+void sl_avx2_q8_rows(const struct job *all, size_t rows, size_t n_panels);
+
 #endif

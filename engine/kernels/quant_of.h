@@ -3,6 +3,7 @@
  *
  *   TYPE_A, TYPE_B        the types that it multiplies: Q8, and Q4 (with Q4_0)
  *   SL_MATMUL_K           the function for those of kquant.h, where they are not these
+ *   MANY_ROWS_A           the function for many rows of TYPE_A, where ready tiles are not for it
  *   SL_MATMUL_Q           the function's name
  *   tile(rows, panels, type, ready, job)
  *                         one tile; the first four are constants wherever it is called. ready: its
@@ -39,7 +40,9 @@ typedef void tile_fn(const struct job *j);
     }
 TILES(TILE, TYPE_A)
 TILES(TILE, TYPE_B)
+#ifndef MANY_ROWS_A
 READIES(READY, TYPE_A)
+#endif
 READIES(READY, TYPE_B)
 
 #define DTYPE_OF(TYPE) SL_DTYPE_##TYPE
@@ -50,7 +53,10 @@ READIES(READY, TYPE_B)
 static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, TYPE_A)
                                                                     TILES(TILE_ENTRY, TYPE_B)};
 static tile_fn *const readies[2][MAX_ROWS + 1][BLOCK_PANELS + 1] = {
-    READIES(READY_ENTRY, TYPE_A) READIES(READY_ENTRY, TYPE_B)};
+#ifndef MANY_ROWS_A
+    READIES(READY_ENTRY, TYPE_A)
+#endif
+        READIES(READY_ENTRY, TYPE_B)};
 
 static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_panels)
 {
@@ -123,6 +129,12 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
             few_rows(j, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
         return;
     }
+#ifdef MANY_ROWS_A
+    if (IS_A(type, TYPE_A)) {
+        MANY_ROWS_A(&j, rows, panel_end - panel_begin);
+        return;
+    }
+#endif
     for (size_t p = panel_begin, n; p < panel_end; p += n) {
         n = panel_end - p < BLOCK_PANELS ? 1 : BLOCK_PANELS;
         many_rows(&j, rows, type, n);
