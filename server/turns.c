@@ -11,7 +11,6 @@
 #include "engine/base/mem.h"
 
 static void on_wake(uv_async_t *handle);
-static sl_replay replay;
 
 /* The engine's thread. */
 static void wake_loop(void *arg)
@@ -50,7 +49,7 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
     ts->wake.data = ts;
     sl_sessions_on_run(sessions,
                        &(struct sl_run_events){.lost = sl_run_lost, .asked = sl_run_asked});
-    sl_sessions_on_replay(sessions, replay, ts);
+    sl_sessions_on_replay(sessions, sl_turns_replay, ts);
     int rc = uv_async_init(loop, &ts->wake, on_wake);
     if (rc) {
         sl_free(ts);
@@ -486,62 +485,6 @@ static void on_wake(uv_async_t *handle)
     sl_engine_poll(ts->engine, on_turn, ts);
     sl_turns_expire_waiting(ts);
     sl_turns_pump(ts);
-}
-
-/* --- replays: see sl_sessions_on_replay() ----------------------------------------------------- */
-
-struct replaying {
-    sl_replayed *done;
-    void *arg;
-    bool told;
-};
-
-static void on_replay(struct sl_run *r, void *user, const void *state)
-{
-    struct replaying *p = user;
-    (void)r;
-    p->told = true;
-    p->done(p->arg, state, NULL);
-}
-
-static void on_replay_over(struct sl_run *r, void *user)
-{
-    struct replaying *p = user;
-    struct sl_error err = r->result.error;
-    if (!p->told && !err.code)
-        (void)sl_fail(&err, SL_E_DRAINING,
-                      "the server shut down while tokens were read again; nothing was changed");
-    if (!p->told)
-        p->done(p->arg, NULL, &err);
-    sl_free(p);
-    sl_run_detach(r);
-}
-
-static void replay(void *with, const void *base, const uint32_t *tokens, size_t n,
-                   sl_replayed *done, void *arg)
-{
-    struct sl_turns *ts = with;
-    struct sl_error err;
-    struct replaying *p = sl_calloc(1, sizeof *p);
-    if (!p) {
-        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory to read tokens again");
-        done(arg, NULL, &err);
-        return;
-    }
-    *p = (struct replaying){.done = done, .arg = arg};
-    const struct sl_run_spec spec = {.base = base,
-                                     .tokens = tokens,
-                                     .n_tokens = n,
-                                     .sampling = SL_SAMPLING_DEFAULT,
-                                     .logprobs = -1,
-                                     .replayed = on_replay,
-                                     .done = on_replay_over,
-                                     .user = p};
-    struct sl_run *r;
-    if (sl_run_start(ts, &spec, &r, &err)) {
-        sl_free(p);
-        done(arg, NULL, &err);
-    }
 }
 
 /* --- drain, close, figures ------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* turns_priv.h: what turns.c (start, end, commit) and admission.c (the way into the engine) share.
- */
+/* turns_priv.h: what turns.c (start, end, commit), admission.c (the way into the engine) and those
+ * beside them share. */
 #ifndef SLATE_SERVER_TURNS_PRIV_H
 #define SLATE_SERVER_TURNS_PRIV_H
 
@@ -85,6 +85,9 @@ void sl_run_forget_queued(struct sl_run *r); /* its prompt was read, or will not
 void sl_run_return_tokens(struct sl_run *r);
 void sl_turns_pump(struct sl_turns *ts); /* from the line into the engine */
 void sl_turns_expire_waiting(struct sl_turns *ts);
+
+/* turns_replay.c; `with`: the turns. */
+sl_replay sl_turns_replay;
 
 /* pausing.c: what a paused turn leaves, in *ret; *ret_generated is to be freed. */
 SL_NODISCARD enum sl_code sl_run_leave_paused(const struct sl_run *r,
