@@ -1,5 +1,5 @@
-/* turns_replay.c: tokens that a session has had are read again, as a run that generates nothing: see
- * sl_sessions_on_replay(). */
+/* turns_replay.c: tokens that a session has had are read again, as a run that generates nothing:
+ * see sl_sessions_on_replay(). */
 #include "server/turns_priv.h"
 
 #include "engine/base/mem.h"
