@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-enum { BESIDE_MIN = 16, BESIDE_UNMEASURED = 32 };
+enum { BESIDE_MIN = 8, BESIDE_UNMEASURED = 32 };
 
 void sl_batch_init(struct sl_batch *b, size_t max_rows)
 {

@@ -16,7 +16,7 @@
 
 #include "slate/base.h"
 
-#define SL_BATCH_STRETCH 2.5
+#define SL_BATCH_STRETCH 1.5
 enum { SL_BATCH_BURST_STEPS = 2 };
 
 enum sl_batch_kind { SL_BATCH_DECODE, SL_BATCH_REPLAY, SL_BATCH_PREFILL };

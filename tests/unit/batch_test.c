@@ -45,7 +45,8 @@ static void test_decode_and_replay_come_first(void **state)
     assert_in_range(e[0].take, 16, 32); /* beside decoding, nothing measured yet */
 }
 
-/* Measured: 10 ms a step of decode, 1 ms a row of prefill: 15 rows fit in 2.5 steps' time. */
+/* Measured: 10 ms a step of decode, a quarter for a row of prefill: in 1.5 steps' time fit 20 rows.
+ */
 static void test_prefill_beside_decode_is_bounded_by_time(void **state)
 {
     (void)state;
@@ -57,7 +58,7 @@ static void test_prefill_beside_decode_is_bounded_by_time(void **state)
         sl_batch_observe(&b, 0, 100, 25000);
     }
     sl_batch_pick(&b, e, 2);
-    assert_int_equal(e[1].take, 60); /* 1.5 · 10 ms / 0.25 ms */
+    assert_int_equal(e[1].take, 20); /* 0.5 · 10 ms / 0.25 ms */
 }
 
 static void test_short_prompts_pass_a_long_one(void **state)
@@ -226,32 +227,37 @@ static void test_long_prompts_stall_no_stream(void **state)
                 left += m.turn[i].prompt;
         }
         double usual = 10 + 0.4 * (double)(n == 1 ? 1 : m.n); /* many come to generate, too */
-        assert_true(m.turn[0].longest_ms > usual && m.turn[0].longest_ms <= 3 * usual);
+        assert_true(m.turn[0].longest_ms > usual && m.turn[0].longest_ms <= 2 * usual);
     }
 }
 
-/* 32 clients that ask again as soon as they were answered. */
+/* 32 clients that ask again as soon as they were answered: first tokens come soon, and the steps
+ * that read prompts take hardly longer than the others. */
 static void test_a_closed_loop_waits_for_no_first_token(void **state)
 {
     (void)state;
     struct machine m = {.n = 0};
-    size_t n_first = 0, n_late = 0;
+    size_t n_first = 0, n_late = 0, n_steps = 0, n_long = 0;
     sl_batch_init(&m.b, STEP_ROWS);
     for (size_t i = 0; i < 32; i++)
         come(&m, 22 + i); /* that they do not stay in step */
     for (int step = 0; step < 3000; step++) {
+        double begin = m.now_ms;
         run_step(&m);
+        n_steps += step >= 500;
+        n_long += step >= 500 && m.now_ms - begin > 1.6 * (10 + 0.4 * 32);
         for (size_t i = 0; i < m.n; i++) {
             if (m.turn[i].tokens < 48 + i)
                 continue;
             n_first++;
-            n_late += m.turn[i].first_ms - m.turn[i].came_ms > 150;
+            n_late += m.turn[i].first_ms - m.turn[i].came_ms > 300;
             m.turn[i].tokens = 0;
             m.turn[i].came_ms = m.now_ms;
             m.turn[i].prompt = m.turn[i].whole = 22;
         }
     }
     assert_true(n_first > 1000 && n_late < n_first / 20);
+    assert_true(n_long < n_steps / 100);
 }
 
 int main(void)
