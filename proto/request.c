@@ -215,9 +215,51 @@ static enum sl_code read_create(const struct sl_decode *d, struct sl_session_req
     return c;
 }
 
+static enum sl_code read_version(const json_t *o, struct sl_moment *m, struct sl_error *err)
+{
+    int64_t version = 0;
+    const json_t *v = sl_json_member(o, "version");
+    enum sl_code c = v ? sl_json_int(v, "version", 0, INT64_MAX, &version, err) : SL_OK;
+    if (c != SL_OK)
+        return c;
+    m->given = v != NULL;
+    m->version = (uint64_t)version;
+    return SL_OK;
+}
+
+/* A checkpoint's name; "" stays where there is none. */
+static enum sl_code read_name(const json_t *o, const char *key, char ret[SL_SESSION_ID_MAX + 1],
+                              struct sl_error *err)
+{
+    const json_t *v = sl_json_member(o, key);
+    if (!v)
+        return SL_OK;
+    if (!json_is_string(v))
+        return sl_json_wrong_type(v, key, "a checkpoint's name, a string", err);
+    size_t n = json_string_length(v);
+    enum sl_code c = sl_session_id_check(json_string_value(v), n, key, err);
+    if (c != SL_OK)
+        return c;
+    memcpy(ret, json_string_value(v), n + 1);
+    return SL_OK;
+}
+
+static enum sl_code read_moment(const json_t *o, struct sl_moment *m, struct sl_error *err)
+{
+    enum sl_code c = read_version(o, m, err);
+    if (c == SL_OK)
+        c = read_name(o, "checkpoint", m->name, err);
+    if (c == SL_OK && m->given && m->name[0])
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "checkpoint",
+                             "only one of version and checkpoint may be given");
+    m->given = m->given || m->name[0];
+    return c;
+}
+
 static enum sl_code read_fork(const struct sl_decode *d, struct sl_session_request *r)
 {
-    return sl_decode_id(d, "id", &r->id);
+    enum sl_code c = sl_decode_id(d, "id", &r->id);
+    return c == SL_OK ? read_moment(d->o, &r->at, d->err) : c;
 }
 
 static enum sl_code read_patch(const struct sl_decode *d, struct sl_session_request *r)
@@ -272,24 +314,42 @@ enum sl_code sl_session_fork_decode(struct sl_session_request *ret, const void *
     return decode_session(ret, body, n, limits, read_fork, err);
 }
 
-enum sl_code sl_rewind_decode(uint64_t *ret_version, const void *body, size_t n,
+enum sl_code sl_rewind_decode(struct sl_moment *ret, const void *body, size_t n,
                               struct sl_error *err)
 {
     json_t *doc = NULL;
-    int64_t version = 0;
+    struct sl_moment m = {.given = false};
     enum sl_code c = sl_json_parse(&doc, body, n, true, err);
     if (c != SL_OK)
         return c;
-    const json_t *v = sl_json_member(doc, "version");
-    if (v)
-        c = sl_json_int(v, "version", 0, INT64_MAX, &version, err);
-    else
+    c = read_moment(doc, &m, err);
+    if (c == SL_OK && !m.given)
         c = sl_fail_param(err, SL_E_MISSING_FIELD, "version",
-                          "version must be given: to which the session is to go back (GET "
-                          "…/checkpoints lists them)");
+                          "version or checkpoint must be given: to which the session is to go back "
+                          "(GET …/checkpoints lists them)");
     json_decref(doc);
     if (c == SL_OK)
-        *ret_version = (uint64_t)version;
+        *ret = m;
+    return c;
+}
+
+enum sl_code sl_checkpoint_decode(struct sl_moment *ret, const void *body, size_t n,
+                                  struct sl_error *err)
+{
+    json_t *doc = NULL;
+    struct sl_moment m = {.given = false};
+    enum sl_code c = sl_json_parse(&doc, body, n, true, err);
+    if (c != SL_OK)
+        return c;
+    c = read_version(doc, &m, err);
+    if (c == SL_OK)
+        c = read_name(doc, "name", m.name, err);
+    if (c == SL_OK && !m.name[0])
+        c = sl_fail_param(err, SL_E_MISSING_FIELD, "name",
+                          "name must be given: what the checkpoint is to be called");
+    json_decref(doc);
+    if (c == SL_OK)
+        *ret = m;
     return c;
 }
 

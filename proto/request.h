@@ -120,6 +120,13 @@ SL_NODISCARD enum sl_code sl_generate_decode(struct sl_generate_request *ret, co
                                              struct sl_error *err);
 void sl_generate_done(struct sl_generate_request *r); /* all zero is fine */
 
+/* A moment of a session: what a checkpoint's name stands for, or a version. */
+struct sl_moment {
+    bool given;
+    char name[SL_SESSION_ID_MAX + 1]; /* "": version */
+    uint64_t version;
+};
+
 /* POST /v1/sessions, PATCH /v1/sessions/{id}, POST …/fork: which fields each takes is said there.
  * An empty body is {}. */
 struct sl_session_request {
@@ -139,6 +146,8 @@ struct sl_session_request {
     const unsigned char *from_initial_state;
     size_t n_from_initial_state;
     const char *from_initial_state_name;
+
+    struct sl_moment at; /* fork */
 };
 
 SL_NODISCARD enum sl_code sl_session_create_decode(struct sl_session_request *ret, const void *body,
@@ -148,13 +157,17 @@ SL_NODISCARD enum sl_code sl_session_create_decode(struct sl_session_request *re
 SL_NODISCARD enum sl_code sl_session_patch_decode(struct sl_session_request *ret, const void *body,
                                                   size_t n, const struct sl_limits *limits,
                                                   struct sl_error *err);
-/* id, ttl_s, metadata; what is absent is taken over from the old session. */
+/* id, ttl_s, metadata; what is absent is taken over from the old session. version or checkpoint:
+ * as it was then. */
 SL_NODISCARD enum sl_code sl_session_fork_decode(struct sl_session_request *ret, const void *body,
                                                  size_t n, const struct sl_limits *limits,
                                                  struct sl_error *err);
-/* {"version": N}: to which a session is rewound. */
-SL_NODISCARD enum sl_code sl_rewind_decode(uint64_t *ret_version, const void *body, size_t n,
+/* {"version": N} or {"checkpoint": NAME}: to which a session is rewound. */
+SL_NODISCARD enum sl_code sl_rewind_decode(struct sl_moment *ret, const void *body, size_t n,
                                            struct sl_error *err);
+/* {"name": NAME, "version": N}: a version that gets a name; not `given`: the present one. */
+SL_NODISCARD enum sl_code sl_checkpoint_decode(struct sl_moment *ret, const void *body, size_t n,
+                                               struct sl_error *err);
 void sl_session_request_done(struct sl_session_request *r);
 
 /* 1-128 of [A-Za-z0-9._-], not starting with a dot. */

@@ -198,6 +198,7 @@ static void session_fields(struct sl_json_out *w, const struct sl_session_view *
     sl_out_key(w, "busy");
     sl_out_bool(w, s->busy);
     key_uint(w, "bytes", s->bytes);
+    key_uint(w, "kept_bytes", s->kept_bytes);
     sl_out_key(w, "created_at");
     sl_out_int(w, s->created_at);
     sl_out_key(w, "used_at");
@@ -248,8 +249,44 @@ void sl_write_session_list_end(struct sl_buf *b, bool has_more, const char *last
     sl_out_close(&w, '}');
 }
 
+static void checkpoint_fields(struct sl_json_out *w, const struct sl_checkpoint_view *v)
+{
+    key_uint(w, "version", v->version);
+    key_uint(w, "tokens_seen", v->tokens_seen);
+    sl_out_key(w, "at");
+    sl_out_int(w, v->at);
+}
+
+static void key_names(struct sl_json_out *w, uint64_t version,
+                      const struct sl_checkpoint_name *names, size_t n_names)
+{
+    sl_out_key(w, "names");
+    sl_out_open(w, '[');
+    for (size_t i = 0; i < n_names; i++)
+        if (names[i].version == version)
+            sl_out_text(w, names[i].name, strlen(names[i].name));
+    sl_out_close(w, ']');
+}
+
+void sl_write_checkpoint(struct sl_buf *b, const char *id, const char *name,
+                         const struct sl_checkpoint_view *v)
+{
+    struct sl_json_out w = {.b = b};
+    sl_out_open(&w, '{');
+    key_str(&w, "object", "checkpoint");
+    key_str(&w, "session", id);
+    key_str(&w, "name", name);
+    if (v) {
+        checkpoint_fields(&w, v);
+    } else {
+        sl_out_key(&w, "deleted");
+        sl_out_bool(&w, true);
+    }
+    sl_out_close(&w, '}');
+}
+
 void sl_write_checkpoints(struct sl_buf *b, const char *id, const struct sl_checkpoint_view *v,
-                          size_t n)
+                          size_t n, const struct sl_checkpoint_name *names, size_t n_names)
 {
     struct sl_json_out w = {.b = b};
     sl_out_open(&w, '{');
@@ -260,12 +297,10 @@ void sl_write_checkpoints(struct sl_buf *b, const char *id, const struct sl_chec
     for (size_t i = 0; i < n; i++) {
         sl_out_open(&w, '{');
         key_str(&w, "object", "checkpoint");
-        key_uint(&w, "version", v[i].version);
-        key_uint(&w, "tokens_seen", v[i].tokens_seen);
-        sl_out_key(&w, "at");
-        sl_out_int(&w, v[i].at);
+        checkpoint_fields(&w, &v[i]);
         sl_out_key(&w, "current");
         sl_out_bool(&w, i + 1 == n);
+        key_names(&w, v[i].version, names, n_names);
         sl_out_close(&w, '}');
     }
     sl_out_close(&w, ']');

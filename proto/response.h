@@ -87,7 +87,7 @@ struct sl_session_view {
     uint64_t tokens_seen;        /* the conversation's, the pending one among them */
     bool in_memory;              /* residency: "memory" or "store" */
     bool busy;                   /* a turn is running */
-    uint64_t bytes;              /* of its state */
+    uint64_t bytes, kept_bytes;  /* of its state; and of what is kept besides */
     int64_t created_at, used_at; /* Unix time, s */
     int64_t expires_at;          /* 0: never */
     int64_t ttl_s;               /* 0: never */
@@ -108,9 +108,16 @@ struct sl_checkpoint_view {
     uint64_t version, tokens_seen;
     int64_t at; /* Unix time, s */
 };
+struct sl_checkpoint_name {
+    uint64_t version;
+    const char *name;
+};
 /* The versions of a session that are kept, oldest first; the last one is what it is at. */
 void sl_write_checkpoints(struct sl_buf *b, const char *id, const struct sl_checkpoint_view *v,
-                          size_t n);
+                          size_t n, const struct sl_checkpoint_name *names, size_t n_names);
+/* One with a name; v NULL: it was deleted. */
+void sl_write_checkpoint(struct sl_buf *b, const char *id, const char *name,
+                         const struct sl_checkpoint_view *v);
 
 void sl_write_session_deleted(struct sl_buf *b, const char *id);
 /* cancelled: a turn was running and was told to end. */

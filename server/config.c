@@ -102,6 +102,10 @@ static const struct sl_option options[] = {
      "state in memory; else it needs --durability turn (or redis://), and each session has at most "
      "so many earlier snapshots in the store, most have one or two.",
      SL_CMD_SERVE},
+    {"max-checkpoints", SL_OPTION_COUNT, AT(max_checkpoints), "16", 1, SL_NAMES_MAX, NULL, "N",
+     "Named checkpoints that a session may have (POST …/checkpoints). Each is kept until it is "
+     "deleted: an earlier snapshot in the store, with --store memory a state in memory.",
+     SL_CMD_SERVE},
     {"keep-transcript", SL_OPTION_BOOL, AT(keep_transcript), "false", 0, 0, NULL, NULL,
      "Keep all token ids of each session, so that it can be rebuilt by another model of the same "
      "tokenizer (POST …/rebuild). They are in its snapshots, which grow by 5.4 bytes for each.",

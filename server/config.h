@@ -104,7 +104,7 @@ struct sl_config {
     uint64_t store_timeout_ms, lease_ms; /* redis:// */
     int durability;                      /* enum sl_durability */
     uint64_t replay_limit;               /* tokens; 0: measured at start */
-    uint64_t keep_turns;
+    uint64_t keep_turns, max_checkpoints;
     bool keep_transcript;
     uint64_t max_sessions;
     uint64_t sessions_in_memory; /* 0: from the memory budget */

@@ -55,9 +55,36 @@ static bool is_counted(const struct sl_sessions *ss, const struct sl_session *s)
     return !ss->shared && !s->expired && !sl_session_is_ephemeral(s);
 }
 
-uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint64_t answers)
+uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint64_t answers,
+                           uint64_t kept)
 {
-    return sl_model_info(ss->opt.model)->state_bytes + n_metadata + answers;
+    return sl_model_info(ss->opt.model)->state_bytes + n_metadata + answers + kept;
+}
+
+static uint64_t kept_with(const struct sl_sessions *ss, const struct sl_session *s,
+                          uint64_t n_names)
+{
+    uint64_t state = sl_model_info(ss->opt.model)->state_bytes;
+    uint64_t named = (s->n_names + n_names) * state, kept = s->kept_bytes, transcript = 0;
+    if (ss->opt.keep_transcript && s->tokens_seen <= SL_TRANSCRIPT_MAX)
+        transcript = s->tokens_seen * sizeof(uint32_t);
+    return (kept > named ? kept : named) + transcript;
+}
+
+uint64_t sl_session_kept(const struct sl_sessions *ss, const struct sl_session *s)
+{
+    return sl_session_is_ephemeral(s) ? 0 : kept_with(ss, s, 0);
+}
+
+uint64_t sl_session_charge_more(const struct sl_sessions *ss, const struct sl_session *s,
+                                uint64_t n_names)
+{
+    return sl_session_charge(ss, s->n_metadata, s->answers_bytes, kept_with(ss, s, n_names));
+}
+
+uint64_t sl_sessions_kept(const struct sl_sessions *ss)
+{
+    return ss->kept_bytes;
 }
 
 uint64_t sl_answer_charge(size_t n_key, size_t n_body)
@@ -84,12 +111,38 @@ void sl_session_shrink(struct sl_sessions *ss, struct sl_session *s, uint64_t by
     s->bytes = bytes;
 }
 
+static void count_kept(struct sl_sessions *ss, struct sl_session *s, uint64_t bytes)
+{
+    ss->kept_bytes += bytes - s->kept_counted;
+    s->kept_counted = bytes;
+}
+
 static void uncount(struct sl_sessions *ss, struct sl_session *s)
 {
     if (!is_counted(ss, s))
         return;
     sl_tenant_drop_session(s->owner, s->bytes);
     s->bytes = 0;
+    count_kept(ss, s, 0);
+}
+
+void sl_session_recount(struct sl_sessions *ss, struct sl_session *s)
+{
+    struct sl_store_key key = sl_session_key(s);
+    if (!is_counted(ss, s))
+        return;
+    if (!ss->store)
+        s->kept_bytes = sl_session_point_bytes(ss, s);
+    else if (s->in_store)
+        sl_store_kept_now(ss->store, &key, &s->kept_bytes, &s->n_names);
+    uint64_t kept = sl_session_kept(ss, s);
+    uint64_t bytes = sl_session_charge(ss, s->n_metadata, s->answers_bytes, kept);
+    if (bytes > s->bytes)
+        sl_tenant_put_bytes(s->owner, bytes - s->bytes);
+    else
+        sl_tenant_drop_bytes(s->owner, s->bytes - bytes);
+    s->bytes = bytes;
+    count_kept(ss, s, kept);
 }
 
 /* --- times to live ------------------------------------------------------------------------------

@@ -235,6 +235,7 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
         }
         if (v->with_head)
             s->head_dirty = false;
+        sl_session_recount(ss, s);
     } else if (ss->shared && s->in_store &&
                (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
         /* Another server has gone on with it: nothing is to be saved here. */

@@ -61,7 +61,7 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
     continue_transcript(op);
     sl_op_apply(op);
     s->answers_bytes = op->answers_bytes;
-    sl_session_shrink(ss, s, sl_session_charge(ss, s->n_metadata, s->answers_bytes));
+    sl_session_recount(ss, s);
     if (op->answer.key)
         sl_session_push_answer(s, &op->answer);
     s->replay_tokens += op->n_tokens;
@@ -134,8 +134,10 @@ static enum sl_code charge(struct sl_op *op, const struct sl_commit *c, struct s
     op->answers_bytes = sl_answer_charge(strlen(c->answer->key), c->answer->n_body);
     for (size_t i = s->n_answers == SL_STORE_ANSWERS_MAX; i < s->n_answers; i++)
         op->answers_bytes += sl_answer_charge(strlen(s->answers[i].key), s->answers[i].n_body);
-    return sl_session_grow(op->ss, op->s,
-                           sl_session_charge(op->ss, s->n_metadata, op->answers_bytes), err);
+    return sl_session_grow(
+        op->ss, op->s,
+        sl_session_charge(op->ss, s->n_metadata, op->answers_bytes, sl_session_kept(op->ss, s)),
+        err);
 }
 
 static void append(struct sl_op *op, const struct sl_commit *c, const struct sl_buf *text)
@@ -335,7 +337,7 @@ static enum sl_code take_metadata(struct sl_op *op)
     if (!op->is_new || s->metadata || !text)
         return SL_OK;
     size_t n = strlen(text);
-    enum sl_code c = sl_session_grow(op->ss, s, sl_session_charge(op->ss, n, 0), &op->err);
+    enum sl_code c = sl_session_grow(op->ss, s, sl_session_charge(op->ss, n, 0, 0), &op->err);
     if (c)
         return c;
     s->metadata = sl_strndup(text, n);

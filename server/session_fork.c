@@ -51,12 +51,18 @@ static void forget_source(struct sl_sessions *ss, struct sl_session *from)
     sl_session_is_quiet(ss, from);
 }
 
+void sl_op_release_source(struct sl_op *op)
+{
+    struct sl_session *from = op->from;
+    op->from = NULL;
+    forget_source(op->ss, from);
+}
+
 /* The old one may go, and the next in line begin. */
 static void release_source(struct sl_op *op)
 {
     struct sl_sessions *ss = op->ss;
-    forget_source(ss, op->from);
-    op->from = NULL;
+    sl_op_release_source(op);
     ss->n_forks--;
     start_forks(ss);
 }
@@ -142,6 +148,30 @@ static void fork_made(struct sl_op *op)
     start_forks(ss);
 }
 
+/* As it was at another moment: out of the store, or of the other one's memory. */
+static void on_past_place(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    (void)s;
+    if (!err) {
+        sl_op_begin_past(op);
+        return;
+    }
+    op->err = *err;
+    sl_op_release_source(op);
+    sl_op_undo_new(op, &op->err);
+}
+
+static void past_made(struct sl_op *op)
+{
+    if (op->ss->store && !sl_session_writes_turns(op->ss, op->from))
+        sl_sessions_save(op->ss, op->from, on_past_place, op); /* its last commit may be meant */
+    else if (op->ss->store)
+        on_past_place(op, op->s, NULL);
+    else
+        sl_sessions_ready(op->ss, op->s, on_past_place, op);
+}
+
 static void fork_refused(struct sl_op *op, const struct sl_error *err)
 {
     struct sl_sessions *ss = op->ss;
@@ -151,8 +181,9 @@ static void fork_refused(struct sl_op *op, const struct sl_error *err)
     forget_source(ss, from);
 }
 
-void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
-                      int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg)
+void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
+                      const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
+                      sl_session_done *cb, void *arg)
 {
     struct sl_error err;
     char made[SL_SESSION_ID_MAX + 1];
@@ -160,7 +191,7 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const cha
     if (!op)
         return;
     enum sl_code c = SL_OK;
-    if (ss->opt.n_places < 2)
+    if (ss->opt.n_places < 2 && !at->given)
         c = sl_fail(&err, SL_E_SESSIONS_FULL,
                     "a fork needs two sessions in memory at once, and there is room for one "
                     "(--sessions-in-memory)");
@@ -176,5 +207,6 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const cha
     op->from = from;
     from->n_forks++;
     op->refused = fork_refused;
-    sl_op_make(op, from->tenant, id ? id : made, metadata, fork_made);
+    sl_op_aim(op, at);
+    sl_op_make(op, from->tenant, id ? id : made, metadata, at->given ? past_made : fork_made);
 }

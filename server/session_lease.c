@@ -36,6 +36,8 @@ enum sl_code sl_session_adopt(struct sl_session *s, const struct sl_store_head *
     s->used_at = h->used_at;
     s->ttl_s = h->ttl_s;
     s->saved_version = h->snapshot_version;
+    s->kept_bytes = h->kept_bytes;
+    s->n_names = h->n_names;
     s->replay_tokens = h->replay_tokens;
     s->in_store = true;
     s->stale = s->vanished = false;
@@ -469,6 +471,9 @@ static void show(const struct sl_sessions *ss, const struct sl_store_view *v, si
     const struct sl_store_head *h = &v->head;
     const struct sl_session *here = sl_registry_lookup(ss, h->key.tenant, h->key.id);
     struct sl_session s = {.id = h->key.id,
+                           .tenant = h->key.tenant,
+                           .kept_bytes = h->kept_bytes,
+                           .n_names = h->n_names,
                            .version = h->version,
                            .tokens_seen = h->tokens_seen,
                            .created_at = h->created_at,

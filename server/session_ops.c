@@ -189,6 +189,7 @@ void sl_op_undo_new(struct sl_op *op, const struct sl_error *err)
 
 void sl_op_keep_new(struct sl_op *op)
 {
+    sl_session_recount(op->ss, op->s);
     sl_op_give_back(op, NULL);
 }
 
@@ -220,7 +221,7 @@ static void on_first_place(void *arg, struct sl_session *s, const struct sl_erro
 static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
 {
     struct sl_session *s;
-    uint64_t bytes = sl_session_charge(op->ss, op->n_metadata, 0);
+    uint64_t bytes = sl_session_charge(op->ss, op->n_metadata, 0, 0);
     enum sl_code c = sl_registry_insert(op->ss, op->tenant, op->id, NULL, bytes, &s, err);
     if (c)
         return c;
@@ -298,7 +299,7 @@ void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_
         make_named(op);
 }
 
-static void created(struct sl_op *op)
+void sl_op_keep_empty(struct sl_op *op)
 {
     struct sl_sessions *ss = op->ss;
     if (!ss->store) {
@@ -320,7 +321,7 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
     if (!op)
         return;
     op->ttl_s = ttl_s;
-    sl_op_make(op, tenant, id, metadata, created);
+    sl_op_make(op, tenant, id, metadata, sl_op_keep_empty);
 }
 
 /* --- patch ----------------------------------------------------------------------------------- */
@@ -329,7 +330,9 @@ static void apply_patch(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     if (op->metadata) {
-        sl_session_shrink(op->ss, s, sl_session_charge(op->ss, op->n_metadata, s->answers_bytes));
+        sl_session_shrink(op->ss, s,
+                          sl_session_charge(op->ss, op->n_metadata, s->answers_bytes,
+                                            sl_session_kept(op->ss, s)));
         sl_free(s->metadata);
         s->metadata = op->metadata;
         s->n_metadata = op->n_metadata;
@@ -355,7 +358,8 @@ static void patch_leased(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
-    uint64_t bytes = sl_session_charge(ss, op->n_metadata, s->answers_bytes);
+    uint64_t bytes =
+        sl_session_charge(ss, op->n_metadata, s->answers_bytes, sl_session_kept(ss, s));
     op->had_bytes = s->bytes;
     if (op->metadata && sl_session_grow(ss, s, bytes, &op->err)) {
         sl_op_give_back(op, &op->err);

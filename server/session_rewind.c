@@ -1,5 +1,6 @@
-/* session_rewind.c: a session back at an earlier version. See sessions.h, and session_ops.c for
- * what an op is.
+/* session_rewind.c: a session back at an earlier version, or a new one that begins at an earlier
+ * version of another. See sessions.h, and session_ops.c for what an op is; which versions there are
+ * is session_points.c's.
  *
  * Without a store the registry keeps what earlier commits left: a slot of the slab each. With one,
  * the store keeps what leads there, an earlier snapshot and the turns since (store.h). That is
@@ -16,165 +17,51 @@
 #include "engine/forward.h"
 #include "server/sessions_priv.h"
 
-/* --- points in memory ------------------------------------------------------------------------- */
-
-struct sl_session_point {
-    uint64_t version, tokens_seen;
-    int64_t at;
-    void *state; /* a reference; NULL: the initial state */
-    uint32_t *pending;
-    size_t n_pending;
-    struct sl_penalty_ring *ring;
-    char *paused;
-    size_t n_paused;
-    struct sl_transcript transcript;
-};
-
-static bool keeps_points(const struct sl_sessions *ss, const struct sl_session *s)
-{
-    return !ss->store && ss->opt.keep_turns && !sl_session_is_ephemeral(s);
-}
-
-static void free_point(struct sl_sessions *ss, struct sl_session_point *p)
-{
-    sl_slab_unref(ss->opt.slab, p->state);
-    sl_free(p->pending);
-    sl_free(p->ring);
-    sl_free(p->paused);
-    sl_transcript_done(&p->transcript);
-}
-
-bool sl_session_prepare_point(const struct sl_sessions *ss, struct sl_session *s)
-{
-    if (keeps_points(ss, s) && !s->points)
-        s->points = sl_calloc((size_t)ss->opt.keep_turns, sizeof *s->points);
-    return !keeps_points(ss, s) || s->points;
-}
-
-/* What the session holds now; it is still the session's. */
-static struct sl_session_point point_of(const struct sl_session *s)
-{
-    return (struct sl_session_point){.version = s->version,
-                                     .tokens_seen = s->tokens_seen,
-                                     .at = s->used_at,
-                                     .state = s->state,
-                                     .pending = s->pending,
-                                     .n_pending = s->n_pending,
-                                     .ring = s->ring,
-                                     .paused = s->paused,
-                                     .n_paused = s->n_paused,
-                                     .transcript = s->transcript};
-}
-
-void sl_session_keep_point(struct sl_sessions *ss, struct sl_session *s)
-{
-    struct sl_session_point p = point_of(s);
-    sl_session_hand_over(s);
-    /* It may be asked for twice: a restore needs the slot before the rest. */
-    if (!s->points || (s->n_points && s->points[s->n_points - 1].version == p.version)) {
-        free_point(ss, &p);
-        return;
-    }
-    if (s->n_points == ss->opt.keep_turns) {
-        free_point(ss, &s->points[0]);
-        s->n_points--;
-        memmove(s->points, s->points + 1, s->n_points * sizeof *s->points);
-    }
-    s->points[s->n_points++] = p;
-}
-
-void sl_session_forget_points(struct sl_sessions *ss, struct sl_session *s)
-{
-    for (size_t i = 0; i < s->n_points; i++)
-        free_point(ss, &s->points[i]);
-    sl_free(s->points);
-    s->points = NULL;
-    s->n_points = 0;
-}
-
-static const struct sl_session_point *find_point(const struct sl_session *s, uint64_t version)
-{
-    for (size_t i = 0; i < s->n_points; i++)
-        if (s->points[i].version == version)
-            return &s->points[i];
-    return NULL;
-}
-
-static void tell_points(const struct sl_session *s, sl_store_pointed *cb, void *arg)
-{
-    struct sl_error err;
-    struct sl_store_point *v = sl_calloc(s->n_points + 1, sizeof *v);
-    if (!v) {
-        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for the versions of session '%s'", s->id);
-        cb(arg, NULL, 0, &err);
-        return;
-    }
-    for (size_t i = 0; i < s->n_points; i++)
-        v[i] = (struct sl_store_point){s->points[i].version, s->points[i].tokens_seen,
-                                       s->points[i].at};
-    v[s->n_points] = (struct sl_store_point){s->version, s->tokens_seen, s->used_at};
-    cb(arg, v, s->n_points + 1, NULL);
-    sl_free(v);
-}
-
-void sl_sessions_points(struct sl_sessions *ss, struct sl_session *s, sl_store_pointed *cb,
-                        void *arg)
-{
-    struct sl_store_key key = sl_session_key(s);
-    if (ss->store && !sl_session_is_ephemeral(s))
-        sl_store_points(ss->store, &key, cb, arg);
-    else
-        tell_points(s, cb, arg);
-}
-
 /* --- rewind ----------------------------------------------------------------------------------- */
 
-static void no_point(void *arg, const struct sl_store_point *v, size_t n,
-                     const struct sl_error *err)
+/* It is over: the session as it was, or no new one. */
+static void past_fails(struct sl_op *op, const struct sl_error *err)
 {
-    struct sl_op *op = arg;
-    if (err)
+    if (err != &op->err)
         op->err = *err;
-    else
-        (void)sl_store_no_point(&op->err, op->s->id, op->target, v, n);
+    if (!op->from) {
+        sl_op_give_back(op, &op->err);
+        return;
+    }
+    sl_op_release_source(op);
+    sl_op_undo_new(op, &op->err);
 }
 
-/* Copies of what the point holds; the state is one more reference. */
-static bool copy_point(struct sl_op *op, const struct sl_session_point *p)
+static void no_memory(struct sl_op *op)
 {
-    op->pending = sl_malloc(p->n_pending * sizeof *op->pending);
-    op->ring = sl_calloc(1, sizeof *op->ring);
-    if (p->paused)
-        op->paused = sl_strndup(p->paused, p->n_paused);
-    if (!op->pending || !op->ring || (p->paused && !op->paused) ||
-        !sl_transcript_copy(&op->transcript, &p->transcript))
-        return false;
-    if (p->n_pending)
-        memcpy(op->pending, p->pending, p->n_pending * sizeof *op->pending);
-    if (p->ring)
-        *op->ring = *p->ring;
-    op->n_pending = p->n_pending;
-    op->n_paused = p->n_paused;
-    op->tokens_seen = p->tokens_seen;
-    return true;
+    (void)sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for an earlier version of session '%s'",
+                  op->s->id);
+    past_fails(op, &op->err);
 }
 
-static void rewind_in_memory(struct sl_op *op)
+/* Whose past it is. */
+static struct sl_session *source_of(const struct sl_op *op)
+{
+    return op->from ? op->from : op->s;
+}
+
+/* The session is what it was then. */
+static void take_past_end(struct sl_op *op)
 {
     struct sl_session *s = op->s;
-    const struct sl_session_point now = point_of(s);
-    const struct sl_session_point *p = op->target == s->version ? &now : find_point(s, op->target);
-    if (!p) {
-        tell_points(s, no_point, op);
-    } else if (!copy_point(op, p) || !sl_session_prepare_point(op->ss, s)) {
-        (void)sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to rewind session '%s'", s->id);
-    } else {
-        if (p->state)
-            sl_slab_ref(op->ss->opt.slab, p->state);
-        op->state = p->state;
-        sl_op_apply(op);
+    struct sl_sessions *ss = op->ss;
+    if (ss->store) {
+        s->in_store = true;
+        s->head_dirty = false;
+        s->saved_version = s->version;
+        s->replay_tokens = 0;
     }
-    sl_op_give_back(op, op->err.code ? &op->err : NULL);
+    if (op->ret_past)
+        *op->ret_past = (struct sl_past){op->target, op->n_replayed};
+    if (op->from)
+        sl_op_release_source(op);
+    sl_session_recount(ss, s);
+    sl_op_give_back(op, NULL);
 }
 
 /* What is in memory is replaced; what is not stays where it is. */
@@ -183,7 +70,7 @@ static void take_past(struct sl_op *op)
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
     if (s->in_memory && s->has_place) {
-        sl_session_keep_point(ss, s); /* first: the place has one slot */
+        sl_session_keep_point(ss, s); /* first: the place has no slot more */
         op->state = sl_slab_take(ss->opt.slab);
         assert(op->state);
         memcpy(op->state, op->decoded, sl_model_info(ss->opt.model)->state_bytes);
@@ -191,22 +78,15 @@ static void take_past(struct sl_op *op)
     } else {
         s->version = op->version;
         s->tokens_seen = op->tokens_seen;
+        s->in_memory = s->in_memory && !op->from;
     }
-    if (ss->store) {
-        s->in_store = true;
-        s->head_dirty = false;
-        s->saved_version = s->version;
-        s->replay_tokens = 0;
-    }
-    if (op->ret_replayed)
-        *op->ret_replayed = op->n_replayed;
-    sl_op_give_back(op, NULL);
+    take_past_end(op);
 }
 
 static void on_written(void *arg, enum sl_code code, const struct sl_error *err)
 {
     if (code)
-        sl_op_give_back(arg, err);
+        past_fails(arg, err);
     else
         take_past(arg);
 }
@@ -232,9 +112,11 @@ static void encode_work(uv_work_t *work)
                                     .transcript = transcript,
                                     .created_ms = o->now() * 1000,
                                     .dtype = SL_DTYPE_F32};
-    memcpy(info.incarnation, d->incarnation, sizeof info.incarnation);
+    memcpy(info.incarnation, op->from ? op->s->incarnation : d->incarnation,
+           sizeof info.incarnation);
     if ((op->n_pending && !text) || (op->transcript.whole && !transcript))
-        op->code = sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to rewind session '%s'", d->id);
+        op->code = sl_fail(&op->err, SL_E_NO_MEMORY,
+                           "no memory for an earlier version of session '%s'", d->id);
     else
         op->code = sl_snapshot_write(o->model, o->tokenizer, op->decoded, &info, &op->data,
                                      &op->n_data, &op->err);
@@ -248,7 +130,7 @@ static void on_encode_work(uv_work_t *work, int status)
     struct sl_session *s = op->s;
     (void)status;
     if (op->code) {
-        sl_op_give_back(op, &op->err);
+        past_fails(op, &op->err);
         return;
     }
     struct sl_store_key key = sl_session_key(s);
@@ -275,14 +157,12 @@ static void encode_past(struct sl_op *op)
         op->metadata = sl_strndup(s->metadata, s->n_metadata);
         op->n_metadata = s->n_metadata;
     }
-    if (s->metadata && !op->metadata)
-        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory to rewind session '%s'", s->id);
     op->work.data = op;
     if (s->metadata && !op->metadata)
-        sl_op_give_back(op, &err);
+        no_memory(op);
     else if (uv_queue_work(op->ss->opt.loop, &op->work, encode_work, on_encode_work)) {
         (void)sl_fail(&err, SL_E_INTERNAL, "no work for the pool");
-        sl_op_give_back(op, &err);
+        past_fails(op, &err);
     }
 }
 
@@ -290,7 +170,7 @@ static void on_replayed(void *arg, const void *state, const struct sl_error *err
 {
     struct sl_op *op = arg;
     if (!state) {
-        sl_op_give_back(op, err);
+        past_fails(op, err);
         return;
     }
     memcpy(op->decoded, state, sl_model_info(op->ss->opt.model)->state_bytes);
@@ -307,8 +187,7 @@ static void use_past(struct sl_op *op)
     assert(d->n_rest <= d->n_pending && (!n_read || d->n_rest));
     op->pending = sl_malloc((d->n_rest ? d->n_rest : 1) * sizeof *op->pending);
     if (!op->pending) {
-        (void)sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to rewind session '%s'", d->id);
-        sl_op_give_back(op, &op->err);
+        no_memory(op);
         return;
     }
     if (d->n_rest)
@@ -362,7 +241,7 @@ static void on_past(void *arg, const struct sl_store_record *r, const struct sl_
     op->err = *err;
     if (is_damage(err->code))
         op->err.code = SL_E_STORE_CORRUPT;
-    sl_op_give_back(op, &op->err);
+    past_fails(op, &op->err);
 }
 
 /* The session itself, as a rebuild's record would be. */
@@ -401,29 +280,92 @@ static void rebuild_in_memory(struct sl_op *op)
     use_past(op);
 }
 
-/* Nobody loads or saves it. */
-static void rewind_quiet(struct sl_op *op)
+/* op->target is known. */
+static void load_past(struct sl_op *op)
 {
-    struct sl_session *s = op->s;
+    struct sl_session *from = source_of(op);
     struct sl_sessions *ss = op->ss;
-    op->version = s->version + 1;
-    if (!ss->store && !op->past.rebuild) {
-        rewind_in_memory(op);
-        return;
-    }
     op->decoded = sl_aligned_calloc(sl_model_info(ss->opt.model)->state_bytes);
     if (!op->decoded) {
-        (void)sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to rewind session '%s'", s->id);
-        sl_op_give_back(op, &op->err);
+        no_memory(op);
         return;
     }
-    struct sl_store_key key = sl_session_key(s);
+    struct sl_store_key key = sl_session_key(from);
     op->past.state = op->decoded;
-    sl_decoded_init(&op->past, ss, s);
+    sl_decoded_init(&op->past, ss, from);
     if (ss->store)
         sl_store_load_at(ss->store, &key, op->target, decode, on_past, op);
     else
         rebuild_in_memory(op);
+}
+
+static void rewind_in_memory(struct sl_op *op)
+{
+    bool copied = false;
+    if (!op->from && !sl_session_prepare_point(op->ss, op->s)) {
+        no_memory(op);
+    } else if (sl_session_take_point(op, source_of(op), &copied)) {
+        past_fails(op, &op->err);
+    } else if (copied) {
+        take_past(op);
+    } else {
+        sl_op_apply(op);
+        take_past_end(op);
+    }
+}
+
+/* The version, and what the session's will be. */
+static void to_version(struct sl_op *op, uint64_t version)
+{
+    op->target = version;
+    op->version = op->from ? version : op->s->version + 1;
+    if (op->from && !version && op->ss->store) { /* nothing was read by then */
+        sl_op_release_source(op);
+        sl_op_keep_empty(op);
+    } else if (op->ss->store || op->past.rebuild) {
+        load_past(op);
+    } else {
+        rewind_in_memory(op);
+    }
+}
+
+static void on_kept(void *arg, const struct sl_store_kept *k, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    if (!k) {
+        past_fails(op, err);
+        return;
+    }
+    for (size_t i = 0; i < k->n_names; i++) {
+        if (!strcmp(k->names[i].name, op->name)) {
+            to_version(op, k->names[i].version);
+            return;
+        }
+    }
+    if (!op->name[0] && k->v[0].version == op->target) {
+        to_version(op, op->target);
+        return;
+    }
+    if (op->name[0])
+        (void)sl_store_no_name(&op->err, source_of(op)->id, op->name);
+    else
+        (void)sl_store_no_point(&op->err, source_of(op)->id, op->target, k->v, k->n);
+    past_fails(op, &op->err);
+}
+
+/* Nobody loads or saves it. A fork at version 0 loads nothing that would tell whether it is kept.
+ */
+static void rewind_quiet(struct sl_op *op)
+{
+    if (op->name[0] || (op->from && !op->target))
+        sl_sessions_points(op->ss, source_of(op), on_kept, op);
+    else
+        to_version(op, op->target);
+}
+
+void sl_op_begin_past(struct sl_op *op)
+{
+    rewind_quiet(op);
 }
 
 static void rewind_leased(struct sl_op *op)
@@ -431,18 +373,18 @@ static void rewind_leased(struct sl_op *op)
     sl_op_when_quiet(op, rewind_quiet);
 }
 
-void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, uint64_t version,
-                        uint64_t *ret_replayed, sl_session_done *cb, void *arg)
+void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, const struct sl_moment *to,
+                        struct sl_past *ret, sl_session_done *cb, void *arg)
 {
     struct sl_op *op = sl_op_begin(ss, s, "to rewind a session", cb, arg);
     if (!op)
         return;
-    op->target = version;
-    op->ret_replayed = ret_replayed;
+    sl_op_aim(op, to);
+    op->ret_past = ret;
     sl_op_lease(op, rewind_leased);
 }
 
-void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, uint64_t *ret_replayed,
+void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, struct sl_past *ret,
                          sl_session_done *cb, void *arg)
 {
     struct sl_op *op = sl_op_begin(ss, s, "to rebuild a session", cb, arg);
@@ -450,7 +392,7 @@ void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, uint64_t 
         return;
     op->target = SL_STORE_LAST;
     op->past.rebuild = true;
-    op->ret_replayed = ret_replayed;
+    op->ret_past = ret;
     sl_op_lease(op, rewind_leased);
 }
 

@@ -252,7 +252,12 @@ static void take_head(void *arg, const struct sl_store_head *h)
     struct sl_session *s = NULL;
     if (o->code)
         return;
-    uint64_t bytes = sl_session_charge(o->ss, h->metadata.n, h->answers_bytes);
+    struct sl_session as = {.tenant = h->key.tenant,
+                            .tokens_seen = h->tokens_seen,
+                            .kept_bytes = h->kept_bytes,
+                            .n_names = h->n_names};
+    uint64_t kept = sl_session_kept(o->ss, &as);
+    uint64_t bytes = sl_session_charge(o->ss, h->metadata.n, h->answers_bytes, kept);
     o->code =
         sl_registry_insert(o->ss, h->key.tenant, h->key.id, h->key.incarnation, bytes, &s, o->err);
     if (o->code)
@@ -260,8 +265,11 @@ static void take_head(void *arg, const struct sl_store_head *h)
     assert(s);
     s->answers_bytes = h->answers_bytes;
     o->code = sl_session_adopt(s, h, o->err);
-    if (!o->code)
-        sl_session_set_ttl(o->ss, s, h->ttl_s);
+    if (o->code)
+        return;
+    sl_session_set_ttl(o->ss, s, h->ttl_s);
+    s->kept_counted = kept;
+    o->ss->kept_bytes += kept;
 }
 
 static void free_registry(void *arg)
@@ -322,6 +330,8 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
     if (!ss)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for the sessions");
     ss->opt = *opt;
+    if (!ss->opt.max_names)
+        ss->opt.max_names = SL_STORE_NAMES;
     ss->line_end = &ss->line;
     ss->encode_line_end = &ss->encode_line;
     ss->forks_end = &ss->forks;
@@ -336,6 +346,8 @@ enum sl_code sl_sessions_open(struct sl_sessions **ret, const struct sl_sessions
                                        .durable = opt->durability == SL_DURABILITY_TURN,
                                        .max_sessions = opt->max_sessions,
                                        .state_bytes = sl_model_info(opt->model)->state_bytes,
+                                       .token_bytes = opt->keep_transcript ? sizeof(uint32_t) : 0,
+                                       .max_names = ss->opt.max_names,
                                        .timeout_ms = opt->store_timeout_ms,
                                        .lease_ms = opt->lease_ms,
                                        .keep_turns = opt->keep_turns},

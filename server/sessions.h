@@ -47,7 +47,7 @@ struct sl_answer {
     size_t n_body;
 };
 
-struct sl_session_point; /* session_rewind.c's */
+struct sl_session_point; /* session_points.c's */
 
 struct sl_session {
     struct sl_tenant *owner;
@@ -71,6 +71,7 @@ struct sl_session {
     /* Without a store: what the commits before left, oldest first. Room for keep_turns, or NULL. */
     struct sl_session_point *points;
     size_t n_points;
+    struct sl_session_point *named; /* and those with a name, by version */
 
     int64_t created_at, used_at;
     int64_t ttl_s;  /* since its last use; 0: never expires */
@@ -82,6 +83,9 @@ struct sl_session {
     uint32_t hash, end_place;
     uint64_t bytes;         /* that count for its tenant; 0: it does not count */
     uint64_t answers_bytes; /* of them those of answers that are kept */
+    uint64_t kept_counted;  /* and those of what is kept of earlier versions */
+    uint64_t kept_bytes;    /* of earlier states that are kept, as was last heard */
+    uint64_t n_names;       /* checkpoints that have one */
     bool expired;           /* for good */
 
     bool leased;
@@ -121,7 +125,7 @@ static inline void sl_session_copy_id(char dst[SL_SESSION_ID_MAX + 1], const str
 
 struct sl_sessions;
 
-enum { SL_KEEP_TURNS_MAX = 1024 };
+enum { SL_KEEP_TURNS_MAX = 1024, SL_NAMES_MAX = 256 };
 
 enum sl_durability { SL_DURABILITY_TURN, SL_DURABILITY_DRAIN };
 
@@ -138,6 +142,7 @@ struct sl_sessions_options {
     enum sl_durability durability;
     uint64_t keep_turns;   /* versions before the last to which a session can be rewound. With a
                               store its turns must be written one by one (or it is shared) */
+    size_t max_names;      /* named checkpoints of a session; 0: SL_STORE_NAMES */
     bool keep_transcript;  /* all token ids of a session */
     uint64_t replay_limit; /* tokens: more than these since the snapshot are worth a new one */
     size_t max_tokens;     /* that a client's snapshot may still want of a paused turn */
@@ -194,12 +199,15 @@ void sl_sessions_look(struct sl_sessions *ss, const char *tenant, const char *id
 void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
                         struct sl_text metadata, sl_session_done *cb, void *arg);
 
-/* A new session at the last commit of another one (which may be busy). Time to live and metadata
- * are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens and ring are
- * the same, the incarnation is a new one. id NULL: one is made that begins as the other's, up to
+/* A new session at the last commit of another one (which may be busy), or as that was at another
+ * moment (at->given): then the versions of then, too, and CHECKPOINT_NOT_FOUND. Time to live
+ * and metadata are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens
+ * and ring are the same, the incarnation is a new one. id NULL: one is made that begins as the
+ * other's, up to
  * "--". Errors as create, and those of a load. */
-void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const char *id, bool has_ttl,
-                      int64_t ttl_s, struct sl_text metadata, sl_session_done *cb, void *arg);
+void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
+                      const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
+                      sl_session_done *cb, void *arg);
 
 /* metadata.s NULL: stays. Errors: SESSION_BUSY, QUOTA_EXCEEDED, NO_MEMORY, the store's. */
 void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl, int64_t ttl_s,
@@ -228,18 +236,39 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
 
 /* Back to what the session was at an earlier version: version + 1, with state, pending tokens, ring
  * and paused turn of then, to the bit. What was kept for retries stays: a key that was answered is
- * never run a second time. *ret_replayed (may be NULL) is, before the callback, how many tokens
- * were read again on the way from an earlier snapshot. Errors: CHECKPOINT_NOT_FOUND (names what is
- * kept), SESSION_BUSY, SERVER_FULL, DRAINING, those of a load, the store's. */
-void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, uint64_t version,
-                        uint64_t *ret_replayed, sl_session_done *cb, void *arg);
+ * never run a second time. *ret (may be NULL) is, before the callback, which version that was, and
+ * how many tokens were read again on the way from an earlier snapshot. Errors:
+ * CHECKPOINT_NOT_FOUND (names what is kept), SESSION_BUSY, SERVER_FULL, DRAINING, those of a load,
+ * the store's. */
+struct sl_past {
+    uint64_t version, n_replayed;
+};
+void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, const struct sl_moment *to,
+                        struct sl_past *ret, sl_session_done *cb, void *arg);
 
 /* The kept transcript is read again, all of it, by the model that is loaded: version + 1, with what
  * is pending, the ring and a paused turn as they were. For a session whose state is of another
- * model, or whose snapshot is damaged, or for whoever wants it. *ret_replayed as above. Errors:
- * NO_TRANSCRIPT (says why there is none), else as above. */
-void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, uint64_t *ret_replayed,
+ * model, or whose snapshot is damaged, or for whoever wants it. *ret as above, but for its version.
+ * Errors: NO_TRANSCRIPT (says why there is none), else as above. */
+void sl_sessions_rebuild(struct sl_sessions *ss, struct sl_session *s, struct sl_past *ret,
                          sl_session_done *cb, void *arg);
+
+/* A version (not `given`: the one that it is at) gets a name, and is kept until the name or the
+ * session is deleted, however many versions come after it; nothing to be done where it has that
+ * name already. *ret: the version, before the callback. Errors: CHECKPOINT_NOT_FOUND (names what is
+ * kept), CHECKPOINT_EXISTS (the name stands for another version), CHECKPOINTS_FULL, SESSION_BUSY,
+ * QUOTA_EXCEEDED, NO_MEMORY, the store's. */
+void sl_sessions_put_name(struct sl_sessions *ss, struct sl_session *s, const struct sl_moment *as,
+                          struct sl_store_point *ret, sl_session_done *cb, void *arg);
+/* Errors: CHECKPOINT_NOT_FOUND, SESSION_BUSY, NO_MEMORY, the store's. */
+void sl_sessions_drop_name(struct sl_sessions *ss, struct sl_session *s, const char *name,
+                           sl_session_done *cb, void *arg);
+
+/* What a session keeps besides its state: earlier versions, at least a state for each named
+ * checkpoint, its transcript. In bytes, as its tenant's quota counts them. */
+uint64_t sl_session_kept(const struct sl_sessions *ss, const struct sl_session *s);
+/* Of all sessions; of a shared store's not known here: 0. */
+uint64_t sl_sessions_kept(const struct sl_sessions *ss);
 
 /* The versions to which it can be rewound, oldest first, the last one being what it is at. */
 void sl_sessions_points(struct sl_sessions *ss, struct sl_session *s, sl_store_pointed *cb,

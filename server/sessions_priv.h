@@ -1,7 +1,7 @@
 /* sessions_priv.h: what sessions.c (one session, the lease), registry.c (which there are),
  * session_lease.c (leases and looks of a shared store), session_ask.c (what servers ask of each
- * other), session_ops.c (changes), residency.c (places, loads, evictions) and residency_save.c
- * (encoding, saving) share. */
+ * other), session_ops.c (changes), session_points.c (earlier versions), residency.c (places, loads,
+ * evictions) and residency_save.c (encoding, saving) share. */
 #ifndef SLATE_SERVER_SESSIONS_PRIV_H
 #define SLATE_SERVER_SESSIONS_PRIV_H
 
@@ -29,6 +29,7 @@ struct sl_sessions {
     bool expiring;               /* on the stack */
     bool sweeping;               /* a shared store */
     uint64_t n_expired;
+    uint64_t kept_bytes; /* of all sessions that count */
 
     size_t n_places_used;
     struct sl_session *newest, *oldest;
@@ -77,8 +78,15 @@ struct sl_session *sl_registry_lookup(const struct sl_sessions *ss, const char *
 void sl_session_set_ttl(struct sl_sessions *ss, struct sl_session *s, int64_t ttl_s);
 SL_NODISCARD enum sl_code sl_random_bits(unsigned char bits[16], struct sl_error *err);
 /* What a session counts with for its tenant's quota of bytes: its state, whether or not it has one
- * yet, and what comes to it. (Turns since its snapshot do not: --replay-limit bounds them.) */
-uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint64_t answers);
+ * yet, and what comes to it; kept: sl_session_kept(). (Turns since its snapshot do not count:
+ * --replay-limit bounds them.) */
+uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint64_t answers,
+                           uint64_t kept);
+/* Of a session as it is, with so many named checkpoints more. */
+uint64_t sl_session_charge_more(const struct sl_sessions *ss, const struct sl_session *s,
+                                uint64_t n_names);
+/* What is kept of it has changed: that is counted, and not refused. */
+void sl_session_recount(struct sl_sessions *ss, struct sl_session *s);
 uint64_t sl_answer_charge(size_t n_key, size_t n_body);
 /* To that many, if they are more: QUOTA_EXCEEDED. To that many, if they are fewer. */
 SL_NODISCARD enum sl_code sl_session_grow(struct sl_sessions *ss, struct sl_session *s,
@@ -157,12 +165,24 @@ void sl_op_when_quiet(struct sl_op *op, void (*then)(struct sl_op *op));
 void sl_session_is_quiet(struct sl_sessions *ss, struct sl_session *s);
 void sl_session_unpin(struct sl_sessions *ss, struct sl_session *s); /* the same, and n_pins - 1 */
 
-/* session_rewind.c: without a store, what the session is becomes one of its points, before a commit
+/* session_points.c: without a store, what the session is becomes one of its points, before a commit
  * or a restore gives it something else: state and all are moved there, or freed. prepare: room for
  * that; false: no memory. */
 SL_NODISCARD bool sl_session_prepare_point(const struct sl_sessions *ss, struct sl_session *s);
 void sl_session_keep_point(struct sl_sessions *ss, struct sl_session *s);
 void sl_session_forget_points(struct sl_sessions *ss, struct sl_session *s);
+uint64_t sl_session_point_bytes(const struct sl_sessions *ss, const struct sl_session *s);
+/* What the op is about: op->name or op->target. */
+void sl_op_aim(struct sl_op *op, const struct sl_moment *to);
+/* What `from` was at op->target becomes what the op holds. *ret_copied: its state is `decoded`,
+ * else `state`. Errors, in op->err: CHECKPOINT_NOT_FOUND, NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_session_take_point(struct sl_op *op, const struct sl_session *from,
+                                                bool *ret_copied);
+/* session_rewind.c: a fork's new session, which is leased and without a store has its place,
+ * becomes what op->from was then. */
+void sl_op_begin_past(struct sl_op *op);
+/* session_fork.c: op->from is not needed any more. */
+void sl_op_release_source(struct sl_op *op);
 
 /* residency_save.c: what is pending as JSON; NULL: no memory. sl_free() */
 char *sl_continuation_text(const uint32_t *pending, size_t n_pending,
@@ -217,9 +237,15 @@ struct sl_op {
     struct sl_transcript transcript; /* else: what it will be */
     struct sl_answer answer;         /* key NULL: none */
 
-    /* rewind */
+    /* checkpoints */
+    bool drops;
+    struct sl_store_point *ret_point;
+
+    /* rewind, fork at an earlier version */
     uint64_t target;
-    uint64_t n_replayed, *ret_replayed;
+    char name[SL_SESSION_ID_MAX + 1]; /* "": target */
+    uint64_t n_replayed;
+    struct sl_past *ret_past;
     struct sl_decoded past; /* its state: `decoded` */
 
     /* restore */
@@ -249,6 +275,7 @@ void sl_op_give_back(struct sl_op *op, const struct sl_error *err);
 void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_text metadata,
                 void (*made)(struct sl_op *op));
 void sl_op_keep_new(struct sl_op *op);
+void sl_op_keep_empty(struct sl_op *op); /* written first, where new sessions are */
 void sl_op_undo_new(struct sl_op *op, const struct sl_error *err);
 
 static inline bool sl_session_is_ephemeral(const struct sl_session *s)

@@ -197,6 +197,11 @@ enum sl_code sl_tenant_add_bytes(struct sl_tenant *t, uint64_t bytes, struct sl_
     return c;
 }
 
+void sl_tenant_put_bytes(struct sl_tenant *t, uint64_t bytes)
+{
+    t->bytes += bytes;
+}
+
 void sl_tenant_drop_bytes(struct sl_tenant *t, uint64_t bytes)
 {
     assert(t->bytes >= bytes);

@@ -12,7 +12,9 @@
  *                         begins, and gives back at its end what it did not use
  *
  * Everything is taken before it is used and in one step, on one thread: whatever comes at once, no
- * quota is overshot. What is over a quota when that is lowered stays, and nothing comes to it.
+ * quota is overshot. What is over a quota when that is lowered stays, and nothing comes to it. One
+ * exception: what a turn leaves by an operator's options (--keep-turns, --keep-transcript) is
+ * counted, and no turn is refused for it; where that has taken a quota, nothing new is.
  *
  * Running turns and tokens are not counted over a fleet: each server guards its own processor, and
  * a count in the store would outlive the server that was killed with it. So N servers give N times
@@ -65,6 +67,7 @@ void sl_tenant_put_session(struct sl_tenant *t, uint64_t bytes); /* it is there,
 void sl_tenant_drop_session(struct sl_tenant *t, uint64_t bytes);
 SL_NODISCARD enum sl_code sl_tenant_add_bytes(struct sl_tenant *t, uint64_t bytes,
                                               struct sl_error *err);
+void sl_tenant_put_bytes(struct sl_tenant *t, uint64_t bytes); /* they are there, likewise */
 void sl_tenant_drop_bytes(struct sl_tenant *t, uint64_t bytes);
 /* t NULL in these four: the server's own work, which counts for nobody. */
 SL_NODISCARD enum sl_code sl_tenant_begin_turn(struct sl_tenant *t, struct sl_error *err);

@@ -42,6 +42,10 @@
     X(SESSION_BUSY, "session_busy", 409, "invalid_request_error", "a turn is running on it")       \
     X(NO_TRANSCRIPT, "no_transcript", 409, "invalid_request_error",                                \
       "the session's transcript was not kept")                                                     \
+    X(CHECKPOINT_EXISTS, "checkpoint_exists", 409, "invalid_request_error",                        \
+      "the name stands for another version")                                                       \
+    X(CHECKPOINTS_FULL, "checkpoints_full", 409, "invalid_request_error",                          \
+      "the session has as many named checkpoints as it may have")                                  \
     X(HISTORY_MISMATCH, "history_mismatch", 409, "invalid_request_error",                          \
       "the history differs from what the session has read")                                        \
     X(VERSION_MISMATCH, "version_mismatch", 412, "invalid_request_error",                          \

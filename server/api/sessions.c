@@ -172,7 +172,8 @@ static void on_source(void *arg, struct sl_session *from, const struct sl_error 
     else if (new_id(k->ex, q->id, &id, &own)) /* it was fine before */
         creation_fails(k, &own);
     else
-        sl_sessions_fork(k->app->sessions, from, id, q->has_ttl, q->ttl_s, q->metadata, on_made, k);
+        sl_sessions_fork(k->app->sessions, from, &q->at, id, q->has_ttl, q->ttl_s, q->metadata,
+                         on_made, k);
 }
 
 /* Errors are those that need no waiting; else on_made() follows. */
@@ -369,8 +370,8 @@ static void post_fork(struct sl_exchange *ex)
     if (c)
         sl_exchange_fail(ex, &err);
     else
-        sl_sessions_fork(app->sessions, from, q.id, q.has_ttl, q.ttl_s, q.metadata, sl_waiting_done,
-                         w);
+        sl_sessions_fork(app->sessions, from, &q.at, q.id, q.has_ttl, q.ttl_s, q.metadata,
+                         sl_waiting_done, w);
     sl_session_request_done(&q);
 }
 
@@ -436,6 +437,10 @@ const struct sl_route sl_session_routes[] = {
      sl_get_memory},
     {SL_GET, "/v1/sessions/{id}/checkpoints", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_NONE,
      sl_get_checkpoints},
+    {SL_POST, "/v1/sessions/{id}/checkpoints", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
+     sl_post_checkpoints},
+    {SL_DELETE, "/v1/sessions/{id}/checkpoints/{name}", SL_ROLE_USER, SL_ROUTE_SESSION,
+     SL_BODY_NONE, sl_delete_checkpoint},
     {SL_POST, "/v1/sessions/{id}/rewind", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,
      sl_post_rewind},
     {SL_POST, "/v1/sessions/{id}/rebuild", SL_ROLE_USER, SL_ROUTE_SESSION, SL_BODY_JSON,

@@ -13,8 +13,8 @@ static void reply(struct sl_exchange *ex, int status, const struct sl_session *s
     sl_app_session_view(sl_app_of(ex), s, &view);
     view.rewound = w && w->rewound;
     view.rebuilt = w && w->rebuilt;
-    view.rewound_to = w ? w->rewound_to : 0;
-    view.replayed_tokens = w ? w->replayed_tokens : 0;
+    view.rewound_to = w ? w->past.version : 0;
+    view.replayed_tokens = w ? w->past.n_replayed : 0;
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     sl_write_session(&b, &view);
     sl_app_session_headers(ex, s);

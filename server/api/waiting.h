@@ -16,7 +16,7 @@ struct sl_waiting {
     struct sl_snapshot_info info;        /* a restore's: how the snapshot differed */
     bool has_info;
     bool rewound, rebuilt; /* a rewind's, a rebuild's */
-    uint64_t rewound_to, replayed_tokens;
+    struct sl_past past;
 };
 
 SL_NODISCARD enum sl_code sl_waiting_new(struct sl_waiting **ret, struct sl_exchange *ex,
@@ -40,5 +40,7 @@ void sl_get_memory(struct sl_exchange *ex);
 void sl_post_rewind(struct sl_exchange *ex);
 void sl_post_rebuild(struct sl_exchange *ex);
 void sl_get_checkpoints(struct sl_exchange *ex);
+void sl_post_checkpoints(struct sl_exchange *ex);
+void sl_delete_checkpoint(struct sl_exchange *ex);
 
 #endif

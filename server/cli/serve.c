@@ -236,6 +236,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                                stored ? (size_t)c->max_sessions : s->n_sessions,
                                            .store = stored ? c->store : NULL,
                                            .keep_turns = c->keep_turns,
+                                           .max_names = (size_t)c->max_checkpoints,
                                            .keep_transcript = c->keep_transcript,
                                            .store_timeout_ms = c->store_timeout_ms,
                                            .lease_ms = c->lease_ms,
@@ -328,6 +329,7 @@ static void collect_sessions(const struct sl_app *app, struct sl_metrics *m)
     struct sl_store_stats st;
     sl_residency_stats(app->sessions, &r);
     sl_metric_set(m, SL_M_SESSIONS, (double)sl_sessions_count(app->sessions));
+    sl_metric_set(m, SL_M_KEPT_BYTES, (double)sl_sessions_kept(app->sessions));
     sl_metric_set(m, SL_M_SESSIONS_IN_MEMORY, (double)sl_sessions_in_memory(app->sessions));
     sl_metric_set(m, SL_M_SESSION_LOADS, (double)r.loads);
     sl_metric_set(m, SL_M_SESSION_SAVES, (double)r.saves);

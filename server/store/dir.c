@@ -393,6 +393,7 @@ static struct sl_dir *new_dir(const char *path, const struct sl_store_options *o
     d->rewrite_bytes = opt->log_rewrite_bytes ? opt->log_rewrite_bytes : SL_STORE_REWRITE_BYTES;
     d->rewrite_slice = opt->log_slice_bytes;
     d->ix.keep_turns = opt->keep_turns;
+    d->max_names = opt->max_names ? opt->max_names : SL_STORE_NAMES;
     enum { N_QUEUES = 8 };
     struct sl_queue *const queues[N_QUEUES] = {&d->arrivals, &d->to_write, &d->to_file,
                                                &d->to_load,  &d->finished, &d->to_trash,
@@ -514,6 +515,18 @@ static void kind_stats(const struct sl_store *st, struct sl_store_stats *ret)
     ret->read_only = d->broken;
 }
 
+static void kept_now(const struct sl_store *st, const struct sl_store_key *k,
+                     uint64_t *ret_kept_bytes, uint64_t *ret_n_names)
+{
+    const struct sl_dir *d = (const struct sl_dir *)(const void *)st;
+    const struct sl_ix_session *s =
+        sl_index_find(&d->ix, k->tenant, strlen(k->tenant), k->id, strlen(k->id));
+    if (!s || !s->exists)
+        return;
+    *ret_kept_bytes = sl_index_kept_bytes(s);
+    *ret_n_names = s->n_names;
+}
+
 const struct sl_store_kind sl_store_dir = {.scheme = "dir:",
                                            .usage = "dir:PATH",
                                            .open = kind_open,
@@ -523,5 +536,8 @@ const struct sl_store_kind sl_store_dir = {.scheme = "dir:",
                                            .put_snapshot = sl_dir_put_snapshot,
                                            .load = sl_dir_load,
                                            .points = sl_dir_points,
+                                           .put_name = sl_dir_put_name,
+                                           .drop_name = sl_dir_drop_name,
                                            .remove = sl_dir_remove,
-                                           .stats = kind_stats};
+                                           .stats = kind_stats,
+                                           .kept_now = kept_now};

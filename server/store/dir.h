@@ -32,7 +32,16 @@ enum {
     SL_STORE_RESERVE = 1024               /* calls that wait to be told that there is no memory */
 };
 
-enum sl_op_kind { SL_OP_HEAD, SL_OP_TURN, SL_OP_SNAP, SL_OP_REMOVE, SL_OP_LOAD, SL_OP_POINTS };
+enum sl_op_kind {
+    SL_OP_HEAD,
+    SL_OP_TURN,
+    SL_OP_SNAP,
+    SL_OP_NAME,
+    SL_OP_UNNAME,
+    SL_OP_REMOVE,
+    SL_OP_LOAD,
+    SL_OP_POINTS
+};
 
 struct sl_load; /* load.c */
 
@@ -53,13 +62,16 @@ struct sl_op {
     struct sl_error err;
 
     unsigned char incarnation[16];
-    uint64_t version; /* of the session after it; LOAD: to be read, or SL_STORE_LAST; REMOVE: any */
+    uint64_t now;     /* NAME, UNNAME: the version that the session is at */
+    uint64_t version; /* of the session after it; LOAD: to be read, or SL_STORE_LAST; NAME: that is
+                         named; UNNAME, REMOVE: any */
     bool with_head;   /* HEAD; SNAP: writes `head`, too */
     struct sl_head_payload head;
 
     unsigned char *payload; /* payload_n bytes of the record */
     size_t payload_n;
     struct sl_ix_entry *entry; /* TURN */
+    struct sl_ix_name *name;   /* NAME, UNNAME */
     struct sl_ix_snap *place;  /* HEAD, SNAP, REMOVE: for the snapshot that goes */
     struct sl_record record;
     uint64_t at;
@@ -72,7 +84,8 @@ struct sl_op {
 
     struct sl_load *load;
     struct sl_store_point *points; /* POINTS: n_points of them */
-    size_t n_points;
+    struct sl_store_name *names;   /* likewise */
+    size_t n_points, n_names;
     struct sl_ix_snap *trash; /* files that nobody needs any more */
     uv_work_t work;
     char id[SL_SESSION_ID_MAX + 1];
@@ -120,6 +133,7 @@ struct sl_dir {
     struct sl_log_place place;
     uint64_t rewrite_bytes;
     size_t rewrite_slice;
+    size_t max_names; /* of a session */
     uv_loop_t *loop;
     uv_async_t wake;
     enum sl_dir_state state;
@@ -181,6 +195,10 @@ void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, uint64_t ver
                  sl_store_decode *decode, sl_store_loaded *cb, void *arg);
 void sl_dir_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
                    void *arg);
+void sl_dir_put_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                     const char *name, uint64_t version, sl_store_done *cb, void *arg);
+void sl_dir_drop_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                      const char *name, sl_store_done *cb, void *arg);
 void sl_dir_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
 
 /* --- pump.c: loop's thread -----------------------------------------------------------------------

@@ -17,8 +17,42 @@ void sl_index_free_snaps(struct sl_ix_snap *v)
     }
 }
 
+static void free_names(struct sl_ix_name *v)
+{
+    for (struct sl_ix_name *next; v; v = next) {
+        next = v->next;
+        sl_free(v);
+    }
+}
+
+bool sl_index_make_room(struct sl_ix_room *ret, enum sl_record_kind k)
+{
+    bool entry = k == SL_RECORD_TURN || k == SL_RECORD_ANSWER || k == SL_RECORD_KEPT_TURN;
+    bool snap =
+        k == SL_RECORD_HEAD || k == SL_RECORD_SNAP || k == SL_RECORD_DELETE || k == SL_RECORD_KEPT;
+    bool name = k == SL_RECORD_NAME;
+    *ret = (struct sl_ix_room){.entry = entry ? sl_calloc(1, sizeof *ret->entry) : NULL,
+                               .snap = snap ? sl_calloc(1, sizeof *ret->snap) : NULL,
+                               .name = name ? sl_calloc(1, sizeof *ret->name) : NULL};
+    bool ok = (!entry || ret->entry) && (!snap || ret->snap) && (!name || ret->name);
+    if (!ok)
+        sl_index_free_room(ret);
+    return ok;
+}
+
+void sl_index_free_room(struct sl_ix_room *room)
+{
+    sl_free(room->entry);
+    sl_free(room->snap);
+    sl_free(room->name);
+    *room = (struct sl_ix_room){NULL, NULL, NULL};
+}
+
 void sl_index_free_entries(struct sl_ix_session *s)
 {
+    free_names(s->names);
+    s->names = NULL;
+    s->n_names = 0;
     for (struct sl_ix_entry *e = s->entries, *next; e; e = next) {
         next = e->next;
         sl_free(e);
@@ -226,6 +260,30 @@ static void add_point(const struct sl_ix_session *s, struct sl_store_point *v, s
     struct sl_snapfile base;
     if (sl_index_reach(s, p.version, &base) && (*n == 0 || v[*n - 1].version < p.version))
         v[(*n)++] = p;
+}
+
+const struct sl_ix_name *sl_index_find_name(const struct sl_ix_session *s, const char *name)
+{
+    const struct sl_ix_name *x = s->names;
+    while (x && strcmp(x->name, name) != 0)
+        x = x->next;
+    return x;
+}
+
+void sl_index_names(const struct sl_ix_session *s, struct sl_store_name *v)
+{
+    for (const struct sl_ix_name *x = s->names; x; x = x->next, v++) {
+        v->version = x->version;
+        memcpy(v->name, x->name, sizeof v->name);
+    }
+}
+
+uint64_t sl_index_kept_bytes(const struct sl_ix_session *s)
+{
+    uint64_t n = 0;
+    for (const struct sl_ix_snap *x = s->kept; x; x = x->next)
+        n += x->file.size;
+    return n;
 }
 
 /* Snapshots and turns, each in the order of their versions, become one. */

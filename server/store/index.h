@@ -13,7 +13,8 @@
  * With keep_turns the last so many versions stay within reach: each is an earlier snapshot and the
  * turns since it. An earlier snapshot goes when the one after it is old enough to stand for all
  * versions that are kept, and with it the turns up to that one. So a session never has more than
- * keep_turns of them, and most have one or two.
+ * keep_turns of them, and most have one or two. A version with a name stays within reach, however
+ * old it is: for each name at most one snapshot more, and the turns from there to it.
  *
  * Owner: the loop's thread. A rewrite's slice, in libuv's pool, reads sessions and sets `moved_to`;
  * no record is applied meanwhile. */
@@ -66,6 +67,14 @@ struct sl_ix_snap {
     bool found; /* files.c's: at open, its file was seen */
 };
 
+/* What a version is called. */
+struct sl_ix_name {
+    struct sl_ix_name *next;
+    struct sl_place place;
+    uint64_t version;
+    char name[SL_SESSION_ID_MAX + 1];
+};
+
 struct sl_ix_session {
     struct sl_ix_session *next; /* in its bucket */
     uint64_t hash;
@@ -85,6 +94,8 @@ struct sl_ix_session {
     uint64_t snap_tokens; /* seen at it */
     int64_t snap_used_at;
     struct sl_ix_snap *kept, *last_kept;
+    struct sl_ix_name *names; /* by version */
+    size_t n_names;
     struct sl_ix_entry *entries, *last_entry;
     size_t n_turns, n_answers;
     uint64_t replay_tokens;
@@ -129,15 +140,21 @@ void sl_index_release(struct sl_index *ix, struct sl_ix_session *s);
 bool sl_index_each(const struct sl_index *ix, bool (*each)(void *arg, struct sl_ix_session *s),
                    void *arg);
 
-/* What a record does. `payload`: at least its fixed part. `entry`: for TURN and ANSWER, allocated
- * by the caller; taken over (or freed); `snap`, likewise, where sl_index_wants_snap(). *ret_old:
- * the snapshot files that are not needed any more, the caller's to free. False: the record
- * contradicts what came before it, and nothing was changed but `entry` and `snap` freed. */
+/* What a record of some kind may need to be taken in: all that is not NULL is needed. */
+struct sl_ix_room {
+    struct sl_ix_entry *entry;
+    struct sl_ix_snap *snap;
+    struct sl_ix_name *name;
+};
+bool sl_index_make_room(struct sl_ix_room *ret, enum sl_record_kind k); /* false: no memory */
+void sl_index_free_room(struct sl_ix_room *room);
+
+/* What a record does. `payload`: at least its fixed part, of a name all. `room` was made for its
+ * kind, and is taken over. *ret_old: the snapshot files that are not needed any more, the caller's
+ * to free. False: the record contradicts what came before it, and nothing was changed. */
 bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
-                    const unsigned char *payload, uint64_t at, struct sl_ix_entry *entry,
-                    struct sl_ix_snap *snap, struct sl_ix_snap **ret_old);
-bool sl_index_wants_entry(enum sl_record_kind k);
-bool sl_index_wants_snap(enum sl_record_kind k);
+                    const unsigned char *payload, uint64_t at, struct sl_ix_room *room,
+                    struct sl_ix_snap **ret_old);
 void sl_index_free_snaps(struct sl_ix_snap *v);
 
 /* How the session at `version` is had: a snapshot, and the turns after it. False: not any more. */
@@ -146,6 +163,11 @@ bool sl_index_reach(const struct sl_ix_session *s, uint64_t version, struct sl_s
  * room for sl_index_count_points(), and says how many there are. */
 size_t sl_index_count_points(const struct sl_ix_session *s);
 size_t sl_index_points(const struct sl_ix_session *s, struct sl_store_point *v);
+const struct sl_ix_name *sl_index_find_name(const struct sl_ix_session *s, const char *name);
+/* Fills v, which has room for s->n_names, by version. */
+void sl_index_names(const struct sl_ix_session *s, struct sl_store_name *v);
+/* Of the files of earlier snapshots. */
+uint64_t sl_index_kept_bytes(const struct sl_ix_session *s);
 
 /* A record at `at` cannot be read: the session, which it may have made, is damaged. */
 void sl_index_damage(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,

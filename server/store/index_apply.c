@@ -59,7 +59,7 @@ static void set_snap(struct sl_index *ix, struct sl_ix_session *s, const struct 
                              .tokens_seen = s->snap_tokens,
                              .used_at = s->snap_used_at};
     look_at(s, snap->version, &s->snap_tokens, &s->snap_used_at);
-    if (x->file.number == snap->number || x->file.version == snap->version || !ix->keep_turns)
+    if (x->file.number == snap->number || x->file.version == snap->version)
         drop_snap(ix, s, x, ret_old);
     else
         keep_snap(s, x);
@@ -73,20 +73,62 @@ static void set_snap(struct sl_index *ix, struct sl_ix_session *s, const struct 
         ix->last_number = snap->number;
 }
 
-/* Earlier snapshots without which every version that is kept is within reach. */
-static void sweep_kept(struct sl_index *ix, struct sl_ix_session *s, struct sl_ix_snap **ret_old)
+/* The oldest version that keep_turns holds within reach. */
+static uint64_t first_kept(const struct sl_index *ix, const struct sl_ix_session *s)
 {
-    uint64_t first = s->version > ix->keep_turns ? s->version - ix->keep_turns : 0;
-    struct sl_ix_snap *x;
-    while ((x = s->kept)) {
-        uint64_t next = x->next ? x->next->file.version : s->snap.version;
-        if (ix->keep_turns && next > first)
-            return;
-        s->kept = x->next;
-        if (!s->kept)
-            s->last_kept = NULL;
-        drop_snap(ix, s, x, ret_old);
+    return s->version > ix->keep_turns ? s->version - ix->keep_turns : 0;
+}
+
+static uint64_t version_after(const struct sl_ix_session *s, const struct sl_ix_snap *x)
+{
+    return x->next ? x->next->file.version : s->snap.version;
+}
+
+/* Is there a name for a version that is had from x? Then *ret is the last such. */
+static bool is_named(const struct sl_ix_session *s, const struct sl_ix_snap *x, uint64_t *ret)
+{
+    uint64_t next = version_after(s, x);
+    bool any = false;
+    for (const struct sl_ix_name *n = s->names; n && n->version < next; n = n->next) {
+        if (n->version < x->file.version)
+            continue;
+        *ret = n->version;
+        any = true;
     }
+    return any;
+}
+
+/* Up to which version the turns since x are kept; 0: none of them. */
+static uint64_t turns_until(const struct sl_index *ix, const struct sl_ix_session *s,
+                            const struct sl_ix_snap *x)
+{
+    uint64_t next = version_after(s, x), until = 0;
+    if (next > first_kept(ix, s))
+        return next;
+    return is_named(s, x, &until) ? until : 0;
+}
+
+/* Earlier snapshots without which every version that is kept is within reach. True: turns may have
+ * become free. */
+static bool sweep_kept(struct sl_index *ix, struct sl_ix_session *s, struct sl_ix_snap **ret_old)
+{
+    uint64_t first = first_kept(ix, s), named;
+    struct sl_ix_snap **p = &s->kept, *before = NULL, *x;
+    bool changed = false;
+    while ((x = *p) && version_after(s, x) <= first) {
+        if (is_named(s, x, &named)) {
+            changed |= version_after(s, x) == first; /* the turns behind the name go now */
+            before = x;
+            p = &x->next;
+            continue;
+        }
+        *p = x->next;
+        if (s->last_kept == x)
+            s->last_kept = before;
+        drop_snap(ix, s, x, ret_old);
+        changed = true;
+    }
+    return changed;
 }
 
 /* Times come from disks and clocks: any value. */
@@ -108,13 +150,18 @@ static void sweep_entries(struct sl_index *ix, struct sl_ix_session *s)
     s->last_entry = NULL;
     s->n_turns = s->n_answers = 0;
     s->replay_tokens = 0;
+    const struct sl_ix_snap *base = NULL, *after = s->kept;
+    uint64_t until = 0;
     while ((e = *p)) {
+        for (; after && after->file.version < e->version; after = after->next) {
+            base = after;
+            until = turns_until(ix, s, base);
+        }
         if (e->answer && (too_many || sl_answer_expired(e->answered_at, now))) {
             e->answer = false;
             too_many -= too_many > 0;
         }
-        e->kept = (e->turn || e->kept) && e->version <= s->snap.version && s->kept &&
-                  e->version > s->kept->file.version;
+        e->kept = (e->turn || e->kept) && e->version <= s->snap.version && e->version <= until;
         e->turn = e->turn && e->version > s->snap.version;
         if (!e->turn && !e->kept && !e->answer) {
             count_live(ix, s, -(int64_t)e->place.size);
@@ -211,8 +258,7 @@ static bool apply_turn(struct sl_index *ix, struct sl_ix_session *s, const struc
     s->tokens_seen = t.tokens_seen;
     s->used_at = t.used_at;
     add_entry(ix, s, e);
-    sweep_kept(ix, s, ret_old);
-    if (e->answer || *ret_old)
+    if (sweep_kept(ix, s, ret_old) || e->answer)
         sweep_entries(ix, s);
     return true;
 }
@@ -282,6 +328,44 @@ static bool apply_snap(struct sl_index *ix, struct sl_ix_session *s, const struc
     return true;
 }
 
+/* In the log as it was written the version is there already; in one that a rewrite made it comes
+ * later, so that what leads there is not dropped on the way. */
+static bool apply_name(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                       const unsigned char *payload, uint64_t at, struct sl_ix_name *x)
+{
+    struct sl_ix_name **p = &s->names;
+    if (!sl_name_payload_read(x->name, payload, r->payload_n) || sl_index_find_name(s, x->name))
+        return false;
+    x->version = r->version;
+    while (*p && (*p)->version <= x->version)
+        p = &(*p)->next;
+    x->next = *p;
+    *p = x;
+    s->n_names++;
+    x->place = (struct sl_place){0};
+    set_place(ix, s, &x->place, at, sl_record_size(r));
+    return true;
+}
+
+static bool apply_unname(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
+                         const unsigned char *payload, struct sl_ix_snap **ret_old)
+{
+    char name[SL_SESSION_ID_MAX + 1];
+    struct sl_ix_name **p = &s->names, *x;
+    if (!sl_name_payload_read(name, payload, r->payload_n))
+        return false;
+    while ((x = *p) && strcmp(x->name, name) != 0)
+        p = &x->next;
+    if (!x || x->version != r->version)
+        return false;
+    *p = x->next;
+    s->n_names--;
+    count_live(ix, s, -(int64_t)x->place.size);
+    sl_free(x);
+    sweep_all(ix, s, ret_old);
+    return true;
+}
+
 static void apply_delete(struct sl_index *ix, struct sl_ix_session *s, struct sl_ix_snap *x,
                          struct sl_ix_snap **ret_old)
 {
@@ -303,15 +387,15 @@ static void apply_delete(struct sl_index *ix, struct sl_ix_session *s, struct sl
 }
 
 bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
-                    const unsigned char *payload, uint64_t at, struct sl_ix_entry *e,
-                    struct sl_ix_snap *x, struct sl_ix_snap **ret_old)
+                    const unsigned char *payload, uint64_t at, struct sl_ix_room *room,
+                    struct sl_ix_snap **ret_old)
 {
+    struct sl_ix_entry *e = room->entry;
+    struct sl_ix_snap *x = room->snap;
     *ret_old = NULL;
     sl_index_settle(ix, s);
     bool same = s->exists && memcmp(s->incarnation, r->incarnation, 16) == 0;
     bool ok = false;
-    assert((e != NULL) == sl_index_wants_entry(r->kind));
-    assert((x != NULL) == sl_index_wants_snap(r->kind));
     if (e)
         *e = (struct sl_ix_entry){.place = {.at = at, .size = (uint32_t)sl_record_size(r)},
                                   .version = r->version};
@@ -339,6 +423,12 @@ bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct s
     case SL_RECORD_KEPT_TURN:
         ok = same && apply_kept_turn(ix, s, r, payload, e);
         break;
+    case SL_RECORD_NAME:
+        ok = same && apply_name(ix, s, r, payload, at, room->name);
+        break;
+    case SL_RECORD_UNNAME:
+        ok = same && apply_unname(ix, s, r, payload, ret_old);
+        break;
     case SL_RECORD_BROKEN:
         sl_index_damage(ix, s, r, at);
         ok = true;
@@ -346,22 +436,10 @@ bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct s
     default:
         break;
     }
-    if (!ok) {
-        sl_free(e);
-        sl_free(x);
-    }
+    if (!ok)
+        sl_index_free_room(room);
+    *room = (struct sl_ix_room){NULL, NULL, NULL};
     return ok;
-}
-
-bool sl_index_wants_entry(enum sl_record_kind k)
-{
-    return k == SL_RECORD_TURN || k == SL_RECORD_ANSWER || k == SL_RECORD_KEPT_TURN;
-}
-
-bool sl_index_wants_snap(enum sl_record_kind k)
-{
-    return k == SL_RECORD_HEAD || k == SL_RECORD_SNAP || k == SL_RECORD_DELETE ||
-           k == SL_RECORD_KEPT;
 }
 
 void sl_index_damage(struct sl_index *ix, struct sl_ix_session *s, const struct sl_record *r,
@@ -425,6 +503,8 @@ void sl_index_settle(struct sl_index *ix, struct sl_ix_session *s)
     move(ix, s, &s->damaged);
     for (struct sl_ix_snap *x = s->kept; x; x = x->next)
         move(ix, s, &x->place);
+    for (struct sl_ix_name *x = s->names; x; x = x->next)
+        move(ix, s, &x->place);
     for (struct sl_ix_entry *e = s->entries; e; e = e->next) {
         move(ix, s, &e->place);
         e->answer = e->answer && e->place.size;
@@ -470,7 +550,8 @@ static void forget_missing(struct sl_index *ix, struct sl_ix_session *s)
     struct sl_ix_snap **p = &s->kept, *old = NULL, *x;
     s->last_kept = NULL;
     while ((x = *p)) {
-        if (!x->file.number || x->found) {
+        uint64_t named; /* what that needs must be there: that it is not is told when it is read */
+        if (!x->file.number || x->found || is_named(s, x, &named)) {
             s->last_kept = x;
             p = &x->next;
             continue;

@@ -24,8 +24,15 @@ struct sl_store_kind {
                  sl_store_decode *decode, sl_store_loaded *cb, void *arg);
     void (*points)(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
                    void *arg);
+    void (*put_name)(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                     const char *name, uint64_t version, sl_store_done *cb, void *arg);
+    void (*drop_name)(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                      const char *name, sl_store_done *cb, void *arg);
     void (*remove)(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg);
     void (*stats)(const struct sl_store *st, struct sl_store_stats *ret);
+    /* NULL: it is not known here */
+    void (*kept_now)(const struct sl_store *st, const struct sl_store_key *k,
+                     uint64_t *ret_kept_bytes, uint64_t *ret_n_names);
 
     /* A shared store's; NULL where `look` is. */
     void (*look)(struct sl_store *st, const char *tenant, const char *id, sl_store_seen *cb,

@@ -52,6 +52,8 @@ void sl_dir_head(const struct sl_ix_session *s, struct sl_store_head *ret)
     memcpy(ret->key.incarnation, s->incarnation, 16);
     for (const struct sl_ix_entry *e = s->entries; e; e = e->next)
         ret->answers_bytes += e->answer ? e->answer_n : 0;
+    ret->kept_bytes = sl_index_kept_bytes(s);
+    ret->n_names = s->n_names;
 }
 
 /* Room that sl_log_fetch() needs for a record. */

@@ -75,7 +75,8 @@ static struct sl_op *new_write(struct sl_store *st, enum sl_op_kind kind,
                                const struct sl_store_key *k, sl_store_done *cb, void *arg)
 {
     struct sl_op *op = new_op(dir_of(st), kind, k, (struct sl_starved){.done = cb, .arg = arg});
-    if (op && kind != SL_OP_TURN && !(op->place = sl_calloc(1, sizeof *op->place)))
+    bool places = kind == SL_OP_HEAD || kind == SL_OP_SNAP || kind == SL_OP_REMOVE;
+    if (op && places && !(op->place = sl_calloc(1, sizeof *op->place)))
         no_memory(op, sizeof *op->place);
     return op;
 }
@@ -154,6 +155,40 @@ void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
         take_head(op, head);
     else
         make_payload(op, SL_SNAP_BYTES);
+}
+
+static struct sl_op *new_name(struct sl_store *st, enum sl_op_kind kind,
+                              const struct sl_store_key *k, uint64_t now, const char *name,
+                              sl_store_done *cb, void *arg)
+{
+    size_t n = strlen(name);
+    assert(sl_session_id_valid(name, n));
+    struct sl_op *op = new_write(st, kind, k, cb, arg);
+    if (!op || op->code)
+        return NULL;
+    op->now = now;
+    op->name = sl_calloc(1, sizeof *op->name);
+    if (!op->name) {
+        no_memory(op, sizeof *op->name);
+    } else if (make_payload(op, SL_NAME_BYTES_MAX)) {
+        memcpy(op->name->name, name, n + 1);
+        op->payload_n = sl_name_payload_write(op->payload, name);
+    }
+    return op;
+}
+
+void sl_dir_put_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                     const char *name, uint64_t version, sl_store_done *cb, void *arg)
+{
+    struct sl_op *op = new_name(st, SL_OP_NAME, k, now, name, cb, arg);
+    if (op)
+        op->version = version;
+}
+
+void sl_dir_drop_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                      const char *name, sl_store_done *cb, void *arg)
+{
+    new_name(st, SL_OP_UNNAME, k, now, name, cb, arg);
 }
 
 void sl_dir_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,

@@ -37,11 +37,11 @@ struct sl_op *sl_queue_pop(struct sl_queue *q)
 /* --- checks --------------------------------------------------------------------------------------
  */
 
-static enum sl_code mismatch(struct sl_op *op)
+static enum sl_code mismatch(struct sl_op *op, uint64_t version)
 {
     return sl_fail(&op->err, SL_E_VERSION_MISMATCH,
                    "session '%s' is at version %llu in the store; this speaks of version %llu",
-                   op->id, (unsigned long long)op->s->version, (unsigned long long)op->version);
+                   op->id, (unsigned long long)op->s->version, (unsigned long long)version);
 }
 
 /* Of the right incarnation, and whole. */
@@ -74,6 +74,17 @@ static enum sl_code list_points(struct sl_op *op)
     return SL_OK;
 }
 
+static enum sl_code list_names(struct sl_op *op)
+{
+    op->names = sl_calloc(op->s->n_names + 1, sizeof *op->names);
+    if (!op->names)
+        return sl_fail(&op->err, SL_E_NO_MEMORY, "no memory for the checkpoints of session '%s'",
+                       op->id);
+    sl_index_names(op->s, op->names);
+    op->n_names = op->s->n_names;
+    return SL_OK;
+}
+
 static enum sl_code check_reach(struct sl_op *op)
 {
     struct sl_snapfile base;
@@ -82,6 +93,29 @@ static enum sl_code check_reach(struct sl_op *op)
         return SL_OK;
     enum sl_code c = list_points(op);
     return c ? c : sl_store_no_point(&op->err, op->id, op->version, op->points, op->n_points);
+}
+
+static bool has_name(const struct sl_op *op)
+{
+    const struct sl_ix_name *x = sl_index_find_name(op->s, op->name->name);
+    return x && x->version == op->version;
+}
+
+static enum sl_code check_name(struct sl_op *op)
+{
+    const struct sl_ix_session *s = op->s;
+    const struct sl_ix_name *x = sl_index_find_name(s, op->name->name);
+    if (op->now != s->version)
+        return mismatch(op, op->now);
+    if (op->kind == SL_OP_UNNAME)
+        return x ? SL_OK : sl_store_no_name(&op->err, op->id, op->name->name);
+    if (has_name(op))
+        return SL_OK;
+    if (x)
+        return sl_store_name_taken(&op->err, op->id, x->name, x->version);
+    if (s->n_names >= op->d->max_names)
+        return sl_store_names_full(&op->err, op->id, s->n_names);
+    return check_reach(op);
 }
 
 static enum sl_code check(struct sl_op *op)
@@ -100,14 +134,17 @@ static enum sl_code check(struct sl_op *op)
         return c;
     switch (op->kind) {
     case SL_OP_HEAD:
-        return op->version == s->version ? SL_OK : mismatch(op);
+        return op->version == s->version ? SL_OK : mismatch(op, op->version);
     case SL_OP_TURN:
-        return op->version - 1 == s->version ? SL_OK : mismatch(op);
+        return op->version - 1 == s->version ? SL_OK : mismatch(op, op->version);
     case SL_OP_SNAP: /* with a head it speaks for what is above it, too */
         return op->version >= s->snap.version &&
                        (op->with_head ? op->version >= s->version : op->version <= s->version)
                    ? SL_OK
-                   : mismatch(op);
+                   : mismatch(op, op->version);
+    case SL_OP_NAME:
+    case SL_OP_UNNAME:
+        return check_name(op);
     case SL_OP_LOAD:
         return check_reach(op);
     default:
@@ -192,7 +229,9 @@ static void free_op(struct sl_op *op)
     sl_free(op->data);
     sl_free(op->entry);
     sl_free(op->place);
+    sl_free(op->name);
     sl_free(op->points);
+    sl_free(op->names);
     sl_index_free_snaps(op->trash);
     sl_free(op);
 }
@@ -239,7 +278,9 @@ static void start(struct sl_op *op)
     op->code = check(op);
     if (!op->code && op->kind == SL_OP_POINTS)
         op->code = list_points(op);
-    if (op->code || op->kind == SL_OP_POINTS) {
+    if (!op->code && op->kind == SL_OP_POINTS)
+        op->code = list_names(op);
+    if (op->code || op->kind == SL_OP_POINTS || (op->kind == SL_OP_NAME && has_name(op))) {
         sl_queue_push(&d->finished, op);
     } else if (op->kind == SL_OP_LOAD) {
         sl_queue_push(&d->to_load, op);
@@ -283,8 +324,8 @@ static void finish(struct sl_op *op)
         sl_load_tell(op);
         sl_load_free(op);
     } else if (op->kind == SL_OP_POINTS) {
-        op->pointed(op->arg, op->code ? NULL : op->points, op->n_points,
-                    op->code ? &op->err : NULL);
+        const struct sl_store_kept kept = {op->points, op->n_points, op->names, op->n_names};
+        op->pointed(op->arg, op->code ? NULL : &kept, op->code ? &op->err : NULL);
     } else {
         op->done(op->arg, op->code, op->code ? &op->err : NULL);
     }
@@ -302,7 +343,7 @@ void sl_dir_starve(struct sl_dir *d, const struct sl_starved *v)
     if (v->loaded)
         v->loaded(v->arg, NULL, &err);
     else if (v->pointed)
-        v->pointed(v->arg, NULL, 0, &err);
+        v->pointed(v->arg, NULL, &err);
     else
         v->done(v->arg, SL_E_NO_MEMORY, &err);
 }

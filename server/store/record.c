@@ -262,6 +262,24 @@ bool sl_kept_payload_read(struct sl_kept_payload *ret, const unsigned char *p, s
     return true;
 }
 
+size_t sl_name_payload_write(unsigned char dst[SL_NAME_BYTES_MAX], const char *name)
+{
+    size_t n = strlen(name);
+    assert(n <= SL_SESSION_ID_MAX);
+    set_u32(dst, (uint32_t)n);
+    memcpy(dst + 4, name, n + 1);
+    return 4 + n + 1;
+}
+
+bool sl_name_payload_read(char ret[SL_SESSION_ID_MAX + 1], const unsigned char *p, size_t n)
+{
+    if (n < 4 + 1 || n > SL_NAME_BYTES_MAX || get_u32(p) != n - 4 - 1 || p[n - 1] != '\0' ||
+        !sl_session_id_valid((const char *)p + 4, n - 4 - 1))
+        return false;
+    memcpy(ret, p + 4, n - 4);
+    return true;
+}
+
 size_t sl_answer_payload_size(const struct sl_store_answer *a)
 {
     size_t key_n = strlen(a->idempotency_key);

@@ -37,6 +37,8 @@ enum sl_record_kind {
     SL_RECORD_MARK,   /* of no session: everything before it was valid and synced */
     SL_RECORD_KEPT, /* an earlier snapshot, of `version`, that is kept to rewind to; a rewrite's */
     SL_RECORD_KEPT_TURN, /* a turn that the snapshot holds, kept for the same; a rewrite's */
+    SL_RECORD_NAME,   /* `version` has a name, and is kept; in a rewrite before what leads there */
+    SL_RECORD_UNNAME, /* and has not any more */
     SL_RECORD_KINDS
 };
 
@@ -46,11 +48,12 @@ enum {
     SL_RECORD_HEADER = 64, /* bytes without the names */
     SL_RECORD_NAMES_MAX = 64 + SL_SESSION_ID_MAX,
     SL_RECORD_PAYLOAD_MAX = 256 << 20,
-    SL_HEAD_BYTES = 80,  /* payload of HEAD, without metadata */
-    SL_SNAP_BYTES = 32,  /* payload of SNAP */
-    SL_KEPT_BYTES = 48,  /* payload of KEPT */
-    SL_TURN_BYTES = 40,  /* payload of TURN, without what varies */
-    SL_ANSWER_BYTES = 32 /* an answer, without what varies */
+    SL_HEAD_BYTES = 80,                           /* payload of HEAD, without metadata */
+    SL_SNAP_BYTES = 32,                           /* payload of SNAP */
+    SL_KEPT_BYTES = 48,                           /* payload of KEPT */
+    SL_TURN_BYTES = 40,                           /* payload of TURN, without what varies */
+    SL_ANSWER_BYTES = 32,                         /* an answer, without what varies */
+    SL_NAME_BYTES_MAX = 4 + SL_SESSION_ID_MAX + 1 /* payload of NAME and UNNAME */
 };
 
 struct sl_record {
@@ -132,6 +135,11 @@ struct sl_kept_payload {
 void sl_kept_payload_write(unsigned char *dst, const struct sl_kept_payload *k);
 bool sl_kept_payload_read(struct sl_kept_payload *ret, const unsigned char *p, size_t n,
                           uint64_t version);
+
+/* NAME, UNNAME: u32 bytes of the name; the name and '\0'. Its version is the record's. Read writes
+ * to ret, which has room for the longest. */
+size_t sl_name_payload_write(unsigned char dst[SL_NAME_BYTES_MAX], const char *name);
+bool sl_name_payload_read(char ret[SL_SESSION_ID_MAX + 1], const unsigned char *p, size_t n);
 
 /* ANSWER: i64 at, u8[16] request_hash, u32 bytes of key and of body; then key '\0' body '\0'. */
 struct sl_answer_payload {

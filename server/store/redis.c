@@ -103,6 +103,7 @@ static void fill_conn(struct sl_rd_conn *c, struct sl_redis *r, uv_loop_t *loop,
                              .durable = durable,
                              .timeout_ms = r->timeout_ms,
                              .schema = SL_LUA_SCHEMA,
+                             .new_schema = SL_LUA_SCHEMA_NEW,
                              .schema_key = "slate1:schema",
                              .scripts = sl_lua_scripts,
                              .n_scripts = SL_LUA_N,
@@ -192,6 +193,8 @@ enum sl_code sl_rd_open(struct sl_store **ret, const char *rest, const struct sl
     r->max_sessions = opt->max_sessions;
     r->keep_turns = opt->keep_turns;
     r->state_bytes = opt->state_bytes;
+    r->token_bytes = opt->token_bytes;
+    r->max_names = opt->max_names ? opt->max_names : SL_STORE_NAMES;
     r->timeout_ms = opt->timeout_ms ? opt->timeout_ms : SL_REDIS_TIMEOUT_MS;
     r->lease_ms = opt->lease_ms ? opt->lease_ms : SL_REDIS_LEASE_MS;
     enum { N_QUEUES = 5 };

@@ -55,6 +55,8 @@ enum sl_rd_kind {
     SL_RD_HEAD,
     SL_RD_TURN,
     SL_RD_SNAP,
+    SL_RD_NAME,
+    SL_RD_UNNAME,
     SL_RD_REMOVE,
     SL_RD_LOAD,
     SL_RD_POINTS,
@@ -130,7 +132,9 @@ struct sl_rd_op {
     unsigned char incarnation[16];
     uint64_t version; /* that it speaks of; LOAD: SL_STORE_LAST, or an earlier one */
     size_t limit;     /* LIST */
-    bool runs;        /* ASK */
+    char name[SL_SESSION_ID_MAX + 1]; /* NAME, UNNAME */
+    uint64_t named;                   /* NAME: the version */
+    bool runs;                        /* ASK */
     uint64_t fence;
     struct sl_store_asked *asked; /* ASKED: n_view of them */
 
@@ -150,7 +154,8 @@ struct sl_rd_op {
     struct sl_store_turn *turns;
     struct sl_store_answer *answers;
     struct sl_store_point *points; /* POINTS: n_points of them */
-    size_t n_points;
+    struct sl_store_name *names;   /* likewise */
+    size_t n_points, n_names;
     unsigned char *memory; /* payloads, aligned */
     char *texts;           /* of the head */
 };
@@ -172,7 +177,7 @@ struct sl_redis {
     bool closing, closed;
     void (*closed_cb)(void *arg);
     void *closed_arg;
-    size_t max_sessions, state_bytes;
+    size_t max_sessions, max_names, state_bytes, token_bytes;
     uint64_t keep_turns;
     uint64_t timeout_ms, lease_ms;
     char node[17];         /* this process among those that share the store */
@@ -257,6 +262,7 @@ void sl_rd_strange(struct sl_rd_op *op, const char *what);
  * op->points. Errors: CHECKPOINT_NOT_FOUND, STORE_CORRUPT, NO_MEMORY; into op. */
 struct sl_rd_kept {
     const redisReply *snaps, *turns, *before; /* before: turns that the snapshot holds */
+    const redisReply *names;
     const redisReply *number, *size, *digest, *tokens, *at; /* of the snapshot */
 };
 SL_NODISCARD enum sl_code sl_rd_find_kept(struct sl_rd_op *op, const struct sl_rd_kept *k,

@@ -386,7 +386,7 @@ static bool greet(struct sl_rd_conn *c)
     const char *auth[] = {"AUTH", a->user, a->password}, *auth_1[] = {"AUTH", a->password};
     const char *select[] = {"SELECT", db}, *info[] = {"INFO"};
     const char *fsync[] = {"CONFIG", "GET", "appendfsync"};
-    snprintf(schema, sizeof schema, "%u", c->schema);
+    snprintf(schema, sizeof schema, "%u", c->new_schema);
     const char *mark[] = {"SETNX", c->schema_key, schema}, *get[] = {"GET", c->schema_key};
     c->n_greeted = c->n_greetings = 0;
     if (a->password[0])

@@ -73,6 +73,7 @@ struct sl_rd_conn {
     bool durable;
     uint64_t timeout_ms; /* of connecting and greeting */
     unsigned schema;     /* the latest that is known */
+    unsigned new_schema; /* of a store that is empty */
     const char *schema_key;
     /* Of it to be loaded, and what Redis calls each afterwards. */
     const char *const *scripts;

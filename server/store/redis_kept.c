@@ -1,6 +1,7 @@
 /* redis_kept.c: what is kept of a session to rewind to, as Redis has it (redis_lua.h), made into
  * what the `dir:` store's index knows of one: the same function then says what is within reach. See
  * redis.h. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -144,6 +145,33 @@ static enum sl_code list_points(struct sl_rd_op *op, const struct view *v)
     return SL_OK;
 }
 
+static int by_version(const void *a, const void *b)
+{
+    const struct sl_store_name *x = a, *y = b;
+    return x->version != y->version ? (x->version > y->version) - (x->version < y->version)
+                                    : strcmp(x->name, y->name);
+}
+
+/* Names and versions by turns. */
+static enum sl_code list_names(struct sl_rd_op *op, const redisReply *list)
+{
+    op->n_names = list->elements / 2;
+    op->names = sl_calloc(op->n_names + 1, sizeof *op->names);
+    if (!op->names)
+        return no_memory(op);
+    for (size_t i = 0; i < op->n_names; i++) {
+        const redisReply *name = list->element[2 * i], *version = list->element[2 * i + 1];
+        if (name->type != REDIS_REPLY_STRING || !sl_session_id_valid(name->str, name->len) ||
+            !sl_rd_number(version, &op->names[i].version)) {
+            sl_rd_strange(op, "the name of a checkpoint");
+            return op->code;
+        }
+        memcpy(op->names[i].name, name->str, name->len + 1);
+    }
+    qsort(op->names, op->n_names, sizeof *op->names, by_version);
+    return SL_OK;
+}
+
 /* The snapshot of that number becomes what is loaded. */
 static bool choose(struct sl_rd_op *op, const struct sl_rd_kept *k, const struct sl_snapfile *file)
 {
@@ -169,8 +197,10 @@ static enum sl_code find(struct sl_rd_op *op, const struct sl_rd_kept *k, const 
                          uint64_t *ret_base, uint64_t *ret_size)
 {
     struct sl_snapfile file;
-    if (op->call.kind == SL_RD_POINTS)
-        return list_points(op, v);
+    if (op->call.kind == SL_RD_POINTS) {
+        enum sl_code c = list_points(op, v);
+        return c ? c : list_names(op, k->names);
+    }
     if (!sl_index_reach(&v->s, op->version, &file)) {
         enum sl_code c = list_points(op, v);
         return c ? c

@@ -109,7 +109,7 @@ void sl_rd_next_piece(struct sl_rd_op *op)
  */
 
 /* What the script gives behind the view. */
-enum { SN = 14, SZ, SD, TURNS, ANSWERS, KEPT, BEFORE, ST, SU, LOAD };
+enum { SN = 16, SZ, SD, TURNS, ANSWERS, KEPT, BEFORE, ST, SU, NAMES, LOAD };
 enum { VERSION = 20, HASH = 16 };
 
 static enum sl_code no_memory(struct sl_rd_op *op)
@@ -223,6 +223,7 @@ static enum sl_code take_snapshot(struct sl_rd_op *op, redisReply *const *e, uin
     const struct sl_rd_kept kept = {.snaps = e[KEPT],
                                     .turns = e[TURNS],
                                     .before = e[BEFORE],
+                                    .names = e[NAMES],
                                     .number = e[SN],
                                     .size = e[SZ],
                                     .digest = e[SD],
@@ -247,8 +248,8 @@ static enum sl_code take_record(struct sl_rd_op *op, const redisReply *r, uint64
     if (r->elements != LOAD || !sl_rd_view(r, op->tenant, op->id, &v) ||
         e[TURNS]->type != REDIS_REPLY_ARRAY || e[ANSWERS]->type != REDIS_REPLY_ARRAY ||
         e[KEPT]->type != REDIS_REPLY_ARRAY || e[BEFORE]->type != REDIS_REPLY_ARRAY ||
-        e[SN]->type != REDIS_REPLY_STRING || e[SN]->len >= sizeof op->number ||
-        (e[SN]->len > 0) != (v.head.snapshot_version != 0))
+        e[NAMES]->type != REDIS_REPLY_ARRAY || e[SN]->type != REDIS_REPLY_STRING ||
+        e[SN]->len >= sizeof op->number || (e[SN]->len > 0) != (v.head.snapshot_version != 0))
         return corrupt(op, "its head");
     op->head = v.head;
     op->head.key.fence = 0;

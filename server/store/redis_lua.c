@@ -10,8 +10,8 @@
     "local time=call('TIME')\n"                                                                    \
     "local now=tonumber(time[1])\n"                                                                \
     "local ms=now*1000+math.floor(tonumber(time[2])/1000)\n"                                       \
-    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su','by','al'}\n" \
-    "local K,O=H..':k',H..':o'\n"                                                                  \
+    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su','by','al','kb','cn','of'}\n" \
+    "local K,O,C=H..':k',H..':o',H..':c'\n"                                                        \
     "local function number(kept) return string.match(kept,'^%d+ (%S+) ') or '' end\n"              \
     "local function head(h)\n"                                                                     \
     " local v=call('HMGET',h,unpack(N))\n"                                                         \
@@ -25,7 +25,7 @@
     " return g.ttl~='0' and tonumber(g.use)+tonumber(g.ttl)<=now and not held(g)\n"                \
     "end\n"                                                                                        \
     "local function view(g)\n"                                                                     \
-    " return {'ok',ms,g.inc,g.ver,g.tok,g.cre,g.use,g.ttl,g.meta,g.sv,g.rt,g.fen,g.lk,held(g) and 1 or 0}\n" \
+    " return {'ok',ms,g.inc,g.ver,g.tok,g.cre,g.use,g.ttl,g.meta,g.sv,g.rt,g.fen,g.lk,held(g) and 1 or 0,tonumber(g.kb) or 0,tonumber(g.cn) or 0}\n" \
     "end\n"                                                                                        \
     "local function ends(use,ttl)\n"                                                               \
     " return ttl=='0' and '+inf' or string.format('%.0f',tonumber(use)+tonumber(ttl))\n"           \
@@ -36,7 +36,7 @@
     " local v=call('HMGET',h,'sn','by')\n"                                                         \
     " local by=tonumber(v[2] or '0')\n"                                                            \
     " for _,x in ipairs(call('LRANGE',h..':k',0,-1)) do call('UNLINK',h..':s:'..number(x)) end\n"  \
-    " call('UNLINK',h,h..':t',h..':a',h..':k',h..':o')\n"                                          \
+    " call('UNLINK',h,h..':t',h..':a',h..':k',h..':o',h..':c')\n"                                  \
     " if v[1] then call('UNLINK',h..':s:'..v[1]) end\n"                                            \
     " call('ZREM',ALL,tenant..'/'..id)\n"                                                          \
     " call('ZREM',ids,id)\n"                                                                       \
@@ -69,34 +69,83 @@
     "end\n"
 
 /* What is kept to rewind to. first: the oldest version that is to stay within reach, ''  where none
- * is; ver: of the snapshot. prune(): index.c's rule. */
+ * is; ver: of the snapshot. named(): the last version with a name in a range. prune(): index.c's
+ * rule, true where snapshots went; all: turns may have to go without that. */
 #define KEPT                                                                                       \
-    "local function prune(ver,first)\n"                                                            \
-    " local x=call('LINDEX',K,0)\n"                                                                \
+    "local NAMED\n"                                                                                \
+    "local function named(from,to)\n"                                                              \
+    " if not NAMED then NAMED=call('HVALS',C) end\n"                                               \
+    " local last\n"                                                                                \
+    " for _,v in ipairs(NAMED) do\n"                                                               \
+    "  if v>=from and v<to and (not last or v>last) then last=v end\n"                             \
+    " end\n"                                                                                       \
+    " return last\n"                                                                               \
+    "end\n"                                                                                        \
+    "local function keep_turns(ver,first)\n"                                                       \
+    " local x,turns,to,till=call('LRANGE',K,0,-1),call('LRANGE',O,0,-1),{},{}\n"                   \
+    " for i,v in ipairs(x) do x[i]=string.sub(v,1,20) end\n"                                       \
+    " for i,v in ipairs(x) do\n"                                                                   \
+    "  to[i]=x[i+1] or ver\n"                                                                      \
+    "  till[i]=first~='' and to[i]>first and to[i] or named(v,to[i]) or ''\n"                      \
+    " end\n"                                                                                       \
+    " local i,keep=0,{}\n"                                                                         \
+    " for _,t in ipairs(turns) do\n"                                                               \
+    "  local v=string.sub(t,1,20)\n"                                                               \
+    "  while x[i+1] and x[i+1]<v do i=i+1 end\n"                                                   \
+    "  if i>0 and v<=till[i] then keep[#keep+1]=t end\n"                                           \
+    " end\n"                                                                                       \
+    " if #keep==#turns then return end\n"                                                          \
+    " call('UNLINK',O)\n"                                                                          \
+    " for _,t in ipairs(keep) do call('RPUSH',O,t) end\n"                                          \
+    "end\n"                                                                                        \
+    "local function prune(ver,first,all)\n"                                                        \
+    " local i,x,gone=0,call('LINDEX',K,0),false\n"                                                 \
     " while x do\n"                                                                                \
-    "  local y=call('LINDEX',K,1)\n"                                                               \
-    "  if first~='' and (y and string.sub(y,1,20) or ver)>first then break end\n"                  \
-    "  call('LPOP',K)\n"                                                                           \
-    "  call('UNLINK',H..':s:'..number(x))\n"                                                       \
+    "  local y=call('LINDEX',K,i+1)\n"                                                             \
+    "  local from,to=string.sub(x,1,20),y and string.sub(y,1,20) or ver\n"                         \
+    "  if first~='' and to>first then break end\n"                                                 \
+    "  if named(from,to) then\n"                                                                   \
+    "   all=all or to==first\n"                                                                    \
+    "   i=i+1\n"                                                                                   \
+    "  else\n"                                                                                     \
+    "   if i==0 then call('LPOP',K) else call('LREM',K,1,x) end\n"                                 \
+    "   call('UNLINK',H..':s:'..number(x))\n"                                                      \
+    "   gone=true\n"                                                                               \
+    "  end\n"                                                                                      \
     "  x=y\n"                                                                                      \
     " end\n"                                                                                       \
-    " if not x then call('UNLINK',O) return end\n"                                                 \
+    " if not x and i==0 then call('UNLINK',O) return gone end\n"                                   \
+    " if i>0 then\n"                                                                               \
+    "  if all or gone then keep_turns(ver,first) end\n"                                            \
+    "  return gone\n"                                                                              \
+    " end\n"                                                                                       \
     " x=string.sub(x,1,20)\n"                                                                      \
     " local t=call('LINDEX',O,0)\n"                                                                \
     " while t and string.sub(t,1,20)<=x do\n"                                                      \
     "  call('LPOP',O)\n"                                                                           \
     "  t=call('LINDEX',O,0)\n"                                                                     \
     " end\n"                                                                                       \
+    " return gone\n"                                                                               \
     "end\n"
 
 /* What a session counts with for its tenant's quota of bytes: a state, metadata, kept answers (al:
- * their sizes). One that an earlier version made is counted when it is written next. over(): would
- * it be too much with so many more? Then what has expired goes, and it is asked again. */
+ * their sizes), for a transcript so much for each token of up to as many as one may have
+ * (transcript.h), and what is kept of earlier versions: their snapshots, but for each checkpoint
+ * with a name at least a state. charge(): i is where the bytes of a state and of a token stand. One
+ * that an earlier version made is counted when it is written next. over(): would it be too much
+ * with so many more? Then what has expired goes, and it is asked again. weigh(): the snapshots that
+ * are kept have changed. */
 #define COUNT                                                                                      \
     "local function sum(al)\n"                                                                     \
     " local n=0\n"                                                                                 \
     " for v in string.gmatch(al,'%d+') do n=n+tonumber(v) end\n"                                   \
     " return n\n"                                                                                  \
+    "end\n"                                                                                        \
+    "local function charge(i,g,meta,al,tok)\n"                                                     \
+    " local state,n=tonumber(ARGV[i]),tonumber(tok)*tonumber(ARGV[i+1])\n"                         \
+    " if tonumber(tok)>2097152 then n=0 end\n"                                                     \
+    " if g then n=n+math.max((tonumber(g.cn) or 0)*state,tonumber(g.kb) or 0) end\n"               \
+    " return state+n+#meta+sum(al)\n"                                                              \
     "end\n"                                                                                        \
     "local function clear(over)\n"                                                                 \
     " for round=1,16 do\n"                                                                         \
@@ -118,17 +167,26 @@
     " local had=g and tonumber(g.by) or 0\n"                                                       \
     " if by~=had then call('HINCRBY',USE,ARGV[1],digits(by-had)) end\n"                            \
     " call('HSET',H,'by',digits(by))\n"                                                            \
+    "end\n"                                                                                        \
+    "local function weigh(g)\n"                                                                    \
+    " local n=0\n"                                                                                 \
+    " for _,x in ipairs(call('LRANGE',K,0,-1)) do\n"                                               \
+    "  n=n+(tonumber(string.match(x,'^%d+ %S+ (%d+) ')) or 0)\n"                                   \
+    " end\n"                                                                                       \
+    " g.kb=digits(n)\n"                                                                            \
+    " call('HSET',H,'kb',g.kb)\n"                                                                  \
     "end\n"
 
 /* Head fields of ARGV from i on: ver, tok, cre, use, ttl, meta; then the most sessions there may
- * be, the tenant's most sessions and bytes, the bytes of a state. full(): no room for one more. */
+ * be, the tenant's most sessions and bytes, the bytes of a state and of a token. full(): no room
+ * for one more. */
 #define MAKE                                                                                       \
     "local function too_many(key,most)\n"                                                          \
     " local function no() return call('ZCARD',key)>=tonumber(most) end\n"                          \
     " return most~='0' and no() and clear(no)\n"                                                   \
     "end\n"                                                                                        \
     "local function size(g,i)\n"                                                                   \
-    " return tonumber(ARGV[i+9])+#ARGV[i+5]+(g and sum(g.al) or 0)\n"                              \
+    " return charge(i+9,g,ARGV[i+5],g and g.al or '',ARGV[i+1])\n"                                 \
     "end\n"                                                                                        \
     "local function full(i)\n"                                                                     \
     " if too_many(ALL,ARGV[i+6]) then return {'full',ms,ARGV[i+6]} end\n"                          \
@@ -187,7 +245,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "listed(now,g.ttl)\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state */
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token */
     [SL_LUA_HEAD] = BEGIN COUNT MAKE
     "local inc,fence=ARGV[3],ARGV[4]\n"
     "local g=head(H)\n"
@@ -197,20 +255,21 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " local f=full(5)\n"
     " if f then return f end\n"
     " set(nil,inc,5,'sv',ARGV[5],'rt',0,'fen',0)\n"
-    " call('UNLINK',K,O)\n" /* of another life, from a server that did not know them */
+    " call('UNLINK',K,O,C)\n" /* of another life, from a server that did not know them */
     " return {'ok',ms}\n"
     "end\n"
     "if g.inc~=inc then return {'exists',ms} end\n"
     "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
-    "local f=fenced(g,fence) or over(g,size(g,5),ARGV[13])\n"
+    "local by=charge(14,g,ARGV[10],g.al,g.tok)\n"
+    "local f=fenced(g,fence) or over(g,by,ARGV[13])\n"
     "if f then return f end\n"
     "call('HSET',H,'use',ARGV[8],'ttl',ARGV[9],'meta',ARGV[10])\n"
-    "count(g,size(g,5))\n"
+    "count(g,by)\n"
     "listed(ARGV[8],ARGV[9])\n"
     "return {'ok',ms}\n",
 
     /* inc, fence, call, version before, after, tok, use, new tokens, turn, answer or '', 13: first
-     * kept, the tenant's most bytes, those of a state */
+     * kept, the tenant's most bytes, those of a state and of a token */
     [SL_LUA_TURN] = BEGIN COUNT KEPT
     "local g=head(H)\n"
     "if not g then return {'none',ms} end\n"
@@ -224,21 +283,21 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if ARGV[12]~='' then al[#al+1]=digits(#ARGV[12]-36) end\n"
     "if #al>4 then table.remove(al,1) end\n"
     "local sizes=table.concat(al,',')\n"
-    "local by=tonumber(ARGV[15])+#g.meta+sum(sizes)\n"
-    "f=ARGV[12]~='' and over(g,by,ARGV[14])\n"
+    "f=ARGV[12]~='' and over(g,charge(15,g,g.meta,sizes,ARGV[8]),ARGV[14])\n"
     "if f then return f end\n"
     "call('RPUSH',T,ARGV[11])\n"
     "if ARGV[12]~='' then\n"
     " call('RPUSH',A,ARGV[12])\n"
     " call('LTRIM',A,-4,-1)\n"
     " call('HSET',H,'al',sizes)\n"
-    " count(g,by)\n"
     "end\n"
     "call('HSET',H,'ver',ARGV[7],'tok',ARGV[8],'use',ARGV[9],'op',ARGV[5])\n"
     "call('HINCRBY',H,'rt',ARGV[10])\n"
     "if ARGV[4]~='0' then call('HDEL',H,'lh','lu','lk') end\n"
     "listed(ARGV[9],g.ttl)\n"
-    "prune(g.sv,ARGV[13])\n"
+    "if prune(g.sv,ARGV[13],g.of~='') then weigh(g) end\n"
+    "if g.of~='' then call('HDEL',H,'of') end\n"
+    "count(g,charge(15,g,g.meta,sizes,ARGV[8]))\n"
     "return {'ok',ms}\n",
 
     /* N, offset, life in ms, bytes. One that comes late, from a connection that was given up, does not
@@ -259,25 +318,27 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "end\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, 15: N,
-     * bytes, 17: first kept, of this version; digest, 19: with the head?, call. Without the head
-     * there may be later versions: what is not to be kept goes with the next turn then. */
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token, 16: N,
+     * bytes, 18: first kept, of this version; digest, 20: with the head?, call. Without the head
+     * there may be later versions: what is not to be kept goes with the next turn then (of: turns may
+     * have to). */
     [SL_LUA_SNAP] = BEGIN COUNT MAKE KEPT
-    "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[19]=='1'\n"
-    "local keeps=ARGV[17]~=''\n"
-    "local S=H..':s:'..ARGV[15]\n"
+    "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[20]=='1'\n"
+    "local names=call('HLEN',C)>0\n"
+    "local keeps=ARGV[18]~='' or names\n"
+    "local S=H..':s:'..ARGV[16]\n"
     "local g=head(H)\n"
-    "if g and g.inc==inc and g.sn==ARGV[15] then return {'ok',ms} end\n"
-    "if call('STRLEN',S)~=tonumber(ARGV[16]) then return {'missing',ms} end\n"
+    "if g and g.inc==inc and g.sn==ARGV[16] then return {'ok',ms} end\n"
+    "if call('STRLEN',S)~=tonumber(ARGV[17]) then return {'missing',ms} end\n"
     "local function no(a) call('UNLINK',S) return a end\n"
-    "local snap={'sv',ver,'sn',ARGV[15],'sz',ARGV[16],'sd',ARGV[18],'st',ARGV[6],'su',ARGV[8]}\n"
+    "local snap={'sv',ver,'sn',ARGV[16],'sz',ARGV[17],'sd',ARGV[19],'st',ARGV[6],'su',ARGV[8]}\n"
     "if whole and g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
     "if not g then\n"
     " if not whole then return no({'none',ms}) end\n"
     " local f=full(5)\n"
     " if f then return no(f) end\n"
-    " set(nil,inc,5,'rt',0,'fen',0,'op',ARGV[20],unpack(snap))\n"
-    " call('UNLINK',K,O)\n"
+    " set(nil,inc,5,'rt',0,'fen',0,'op',ARGV[21],unpack(snap))\n"
+    " call('UNLINK',K,O,C)\n"
     " call('PERSIST',S)\n"
     " return {'ok',ms}\n"
     "end\n"
@@ -288,7 +349,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "local f=whole and (fenced(g,fence) or over(g,size(g,5),ARGV[13]))\n"
     "if f then return no(f) end\n"
     "if ver==g.sv then snap[10],snap[12]=g.st,g.su elseif not whole then snap[10],snap[12]=g.tok,g.use end\n"
-    "if whole then set(g,inc,5,'rt',0,'op',ARGV[20],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
+    "if whole then set(g,inc,5,'rt',0,'op',ARGV[21],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
     "call('PERSIST',S)\n"
     "if keeps and g.sv~=ver then\n"
     " local function or_none(v) return v~='' and v or '-' end\n"
@@ -307,7 +368,68 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " t=call('LINDEX',T,0)\n"
     "end\n"
     "if tokens>0 and not whole then call('HINCRBY',H,'rt',string.format('-%.0f',tokens)) end\n"
-    "if whole or not keeps then prune(ver,ARGV[17]) end\n"
+    "if whole or ARGV[18]=='' then\n"
+    " prune(ver,ARGV[18],true)\n"
+    "elseif names then\n"
+    " call('HSET',H,'of',1)\n"
+    "end\n"
+    "if keeps or g.kb~='' then\n"
+    " g=head(H)\n"
+    " weigh(g)\n"
+    " count(g,charge(14,g,g.meta,g.al,g.tok))\n"
+    "end\n"
+    "return {'ok',ms}\n",
+
+    /* inc, fence, the version it is at, name, version, 8: the most names, the tenant's most bytes, those
+     * of a state and of a token. The first name of all makes the store one of the later form. */
+    [SL_LUA_NAME] = BEGIN COUNT
+    "local g=head(H)\n"
+    "if not g then return {'none',ms} end\n"
+    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
+    "local f=fenced(g,ARGV[4])\n"
+    "if f then return f end\n"
+    "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
+    "local had,ver=call('HGET',C,ARGV[6]),ARGV[7]\n"
+    "if had==ver then return {'ok',ms} end\n"
+    "if had then return {'named',ms,had} end\n"
+    "if call('HLEN',C)>=tonumber(ARGV[8]) then return {'names',ms,ARGV[8]} end\n"
+    "local function there()\n"
+    " if ver>g.ver then return false end\n"
+    " if ver>=g.sv then return true end\n"
+    " local base\n"
+    " for _,x in ipairs(call('LRANGE',K,0,-1)) do\n"
+    "  if string.sub(x,1,20)<=ver then base=string.sub(x,1,20) end\n"
+    " end\n"
+    " if not base or base==ver then return base~=nil end\n"
+    " for _,t in ipairs(call('LRANGE',O,0,-1)) do\n"
+    "  if string.sub(t,1,20)==ver then return true end\n"
+    " end\n"
+    " return false\n"
+    "end\n"
+    "if not there() then return {'unkept',ms} end\n"
+    "g.cn=digits(call('HLEN',C)+1)\n"
+    "local by=charge(10,g,g.meta,g.al,g.tok)\n"
+    "f=over(g,by,ARGV[9])\n"
+    "if f then return f end\n"
+    "call('HSET',C,ARGV[6],ver)\n"
+    "call('HSET',H,'cn',g.cn)\n"
+    "count(g,by)\n"
+    "if (tonumber(call('GET','slate1:schema') or '0') or 0)<2 then call('SET','slate1:schema',2) end\n"
+    "return {'ok',ms}\n",
+
+    /* inc, fence, the version it is at, name, first kept, 8: the bytes of a state and of a token */
+    [SL_LUA_UNNAME] = BEGIN COUNT KEPT
+    "local g=head(H)\n"
+    "if not g then return {'none',ms} end\n"
+    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
+    "local f=fenced(g,ARGV[4])\n"
+    "if f then return f end\n"
+    "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
+    "if call('HDEL',C,ARGV[6])==0 then return {'unnamed',ms} end\n"
+    "g.cn=digits(call('HLEN',C))\n"
+    "call('HSET',H,'cn',g.cn)\n"
+    "if prune(g.sv,ARGV[7],true) then weigh(g) end\n"
+    "count(g,charge(8,g,g.meta,g.al,g.tok))\n"
     "return {'ok',ms}\n",
 
     /* inc, fence */
@@ -326,16 +448,17 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if not g then return {'none',ms} end\n"
     "if g.inc~=ARGV[3] then return {'other',ms} end\n"
     "local v=view(g)\n"
-    "v[15]=g.sn\n"
-    "v[16]=g.sz\n"
-    "v[17]=g.sd\n"
-    "v[18]=call('LRANGE',T,0,-1)\n"
-    "v[19]=call('LRANGE',A,0,-1)\n"
+    "v[17]=g.sn\n"
+    "v[18]=g.sz\n"
+    "v[19]=g.sd\n"
+    "v[20]=call('LRANGE',T,0,-1)\n"
+    "v[21]=call('LRANGE',A,0,-1)\n"
     "local too=ARGV[4]=='1'\n"
-    "v[20]=too and call('LRANGE',K,0,-1) or {}\n"
-    "v[21]=too and call('LRANGE',O,0,-1) or {}\n"
-    "v[22]=g.st\n"
-    "v[23]=g.su\n"
+    "v[22]=too and call('LRANGE',K,0,-1) or {}\n"
+    "v[23]=too and call('LRANGE',O,0,-1) or {}\n"
+    "v[24]=g.st\n"
+    "v[25]=g.su\n"
+    "v[26]=too and call('HGETALL',C) or {}\n"
     "return v\n",
 
     /* the lower end, prefix, how many at most: whether there are more, the last id that was looked

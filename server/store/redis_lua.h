@@ -10,7 +10,8 @@
  *     slate1:{TENANT/ID}:k        list: earlier snapshots that are kept to rewind to, oldest first:
  *                                 version, N (-: none, the session was empty), bytes, XXH3-128,
  *                                 tokens seen, used at
- *     slate1:{TENANT/ID}:o        list: the turns since the first of those, up to the snapshot
+ *     slate1:{TENANT/ID}:o        list: the turns since those, up to the snapshot, that are kept
+ *     slate1:{TENANT/ID}:c        hash: names of checkpoints and the versions that they stand for
  *     slate1:{TENANT/ID}:s:N      string: a snapshot's bytes. N is new for every write; which of
  *                                 them count stands in the head and in the list above, the others
  *                                 end by themselves
@@ -24,8 +25,10 @@
  * (the snapshot's version, N, bytes, XXH3-128), st, su (tokens seen and used at, then); rt (tokens
  * of the turns since); op (which call made this version); fen (the last fence given), lh (who holds
  * the lease: node:call, of a turn node:call:t), lu (until when, ms of Redis' clock), lk (the
- * Idempotency-Key of its turn); al (the sizes of the answers), by (the bytes that it counts with).
- * Versions have 20 digits, so that texts compare as numbers do: Lua's numbers end at 2^53.
+ * Idempotency-Key of its turn); al (the sizes of the answers), by (the bytes that it counts with),
+ * kb (of them those of earlier snapshots), cn (how many checkpoints have names), of (turns in :o
+ * may have to go). Versions have 20 digits, so that texts compare as numbers do: Lua's numbers end
+ * at 2^53.
  *
  * Quotas of sessions and bytes are kept by the scripts that add to them: they count over all
  * servers, and nothing comes between the question and the count. A session that is over its time to
@@ -38,13 +41,18 @@
  * the form before it too, and writes the new number only when told to (all servers of the fleet are
  * of the new version then).
  *
+ * Form 2 is form 1 and names of checkpoints, which a server of form 1 would drop. So the script
+ * that gives the first name is who writes that number: all servers are to be of this version by
+ * then.
+ *
  * All scripts may be repeated: a call whose answer was lost is made again as it was, and gives what
  * it gave. Under maxmemory a script's first write is of a kind that Redis refuses then (OOM), or
  * all of its writes free memory: nothing is half done.
  *
  * The answer is an array, its first element a word: ok, none (no such session), other (another
  * incarnation), exists, version (and which it is at), fence, busy, full, quota (which, how much is
- * used and may be), missing. */
+ * used and may be), missing; of names: named (of which version it is), names (how many there may
+ * be), unnamed, unkept (the version is not there). */
 #ifndef SLATE_SERVER_STORE_REDIS_LUA_H
 #define SLATE_SERVER_STORE_REDIS_LUA_H
 
@@ -57,6 +65,8 @@ enum sl_rd_script {
     SL_LUA_TURN,
     SL_LUA_PIECE,
     SL_LUA_SNAP,
+    SL_LUA_NAME,
+    SL_LUA_UNNAME,
     SL_LUA_REMOVE,
     SL_LUA_LOAD,
     SL_LUA_LIST,
@@ -66,7 +76,7 @@ enum sl_rd_script {
     SL_LUA_N
 };
 
-enum { SL_LUA_SCHEMA = 1 };
+enum { SL_LUA_SCHEMA = 2 /* the latest that is known */, SL_LUA_SCHEMA_NEW = 1 };
 
 /* Each begins with KEYS H, T, A, ALL, IDS and ARGV tenant, id. */
 extern const char *const sl_lua_scripts[SL_LUA_N];

@@ -123,7 +123,7 @@ static struct sl_rd_op *new_write(struct sl_store *st, enum sl_rd_script script,
 }
 
 /* ver, tok, cre, use, ttl, meta, the most sessions, the tenant's most sessions and bytes, those of
- * a state; of a head that is not sent: the version alone. */
+ * a state and of a token; of a head that is not sent: the version alone. */
 static void arg_head(struct sl_rd_op *op, const struct sl_store_key *k, uint64_t version,
                      const struct sl_store_head *h)
 {
@@ -142,6 +142,7 @@ static void arg_head(struct sl_rd_op *op, const struct sl_store_key *k, uint64_t
     sl_rd_arg_number(a, k->max_sessions);
     sl_rd_arg_number(a, k->max_bytes);
     sl_rd_arg_number(a, op->r->state_bytes);
+    sl_rd_arg_number(a, op->r->token_bytes);
 }
 
 static void put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,
@@ -234,6 +235,7 @@ static void append_turn(struct sl_store *st, const struct sl_store_key *k,
     arg_first(op, t->version);
     sl_rd_arg_number(&op->args, k->max_bytes);
     sl_rd_arg_number(&op->args, op->r->state_bytes);
+    sl_rd_arg_number(&op->args, op->r->token_bytes);
 }
 
 static void put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
@@ -264,6 +266,45 @@ static void put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
     sl_rd_arg_number(&op->args, n);
     arg_first(op, version);
     op->with_head = head != NULL; /* digest, whether with head, call: when the digest is known */
+}
+
+static struct sl_rd_op *new_name(struct sl_store *st, enum sl_rd_script script,
+                                 enum sl_rd_kind kind, const struct sl_store_key *k, uint64_t now,
+                                 const char *name, sl_store_done *cb, void *arg)
+{
+    struct sl_rd_op *op = new_write(st, script, kind, k, cb, arg);
+    if (!op)
+        return NULL;
+    op->version = now;
+    memcpy(op->name, name, strlen(name) + 1);
+    sl_rd_arg_version(&op->args, now);
+    sl_rd_arg_text(&op->args, name);
+    return op;
+}
+
+static void put_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                     const char *name, uint64_t version, sl_store_done *cb, void *arg)
+{
+    struct sl_rd_op *op = new_name(st, SL_LUA_NAME, SL_RD_NAME, k, now, name, cb, arg);
+    if (!op)
+        return;
+    op->named = version;
+    sl_rd_arg_version(&op->args, version);
+    sl_rd_arg_number(&op->args, op->r->max_names);
+    sl_rd_arg_number(&op->args, k->max_bytes);
+    sl_rd_arg_number(&op->args, op->r->state_bytes);
+    sl_rd_arg_number(&op->args, op->r->token_bytes);
+}
+
+static void drop_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                      const char *name, sl_store_done *cb, void *arg)
+{
+    struct sl_rd_op *op = new_name(st, SL_LUA_UNNAME, SL_RD_UNNAME, k, now, name, cb, arg);
+    if (!op)
+        return;
+    arg_first(op, now);
+    sl_rd_arg_number(&op->args, op->r->state_bytes);
+    sl_rd_arg_number(&op->args, op->r->token_bytes);
 }
 
 static void points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
@@ -436,7 +477,7 @@ void sl_rd_tell_error(const struct sl_rd_call *call, const struct sl_error *err)
         call->cb.loaded(call->arg, NULL, err);
         break;
     case SL_RD_POINTS:
-        call->cb.pointed(call->arg, NULL, 0, err);
+        call->cb.pointed(call->arg, NULL, err);
         break;
     case SL_RD_LIST:
         call->cb.listed(call->arg, NULL, 0, false, err);
@@ -456,6 +497,7 @@ void sl_rd_tell_error(const struct sl_rd_call *call, const struct sl_error *err)
 void sl_rd_tell(struct sl_rd_op *op)
 {
     const struct sl_rd_call *call = &op->call;
+    const struct sl_store_kept kept = {op->points, op->n_points, op->names, op->n_names};
     if (op->code && !op->view) {
         sl_rd_tell_error(call, &op->err);
         return;
@@ -469,7 +511,7 @@ void sl_rd_tell(struct sl_rd_op *op)
         call->cb.loaded(call->arg, &op->record, NULL);
         break;
     case SL_RD_POINTS:
-        call->cb.pointed(call->arg, op->points, op->n_points, NULL);
+        call->cb.pointed(call->arg, &kept, NULL);
         break;
     case SL_RD_LIST:
         call->cb.listed(call->arg, op->view, op->n_view, op->more, NULL);
@@ -492,6 +534,7 @@ void sl_rd_free_op(struct sl_rd_op *op)
     sl_free(op->view);
     sl_free(op->asked);
     sl_free(op->points);
+    sl_free(op->names);
     sl_free(op->data);
     sl_free(op->args.mem);
     sl_free(op);
@@ -525,6 +568,8 @@ const struct sl_store_kind sl_store_redis = {.scheme = "redis:",
                                              .put_snapshot = put_snapshot,
                                              .load = load,
                                              .points = points,
+                                             .put_name = put_name,
+                                             .drop_name = drop_name,
                                              .remove = remove_session,
                                              .stats = stats,
                                              .look = look,

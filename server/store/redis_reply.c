@@ -68,7 +68,7 @@ bool sl_rd_hex(const redisReply *r, unsigned char *ret, size_t n)
 }
 
 /* What view() of redis_lua.c gives; its first element is not looked at. */
-enum { INC = 2, VER, TOK, CRE, USE, TTL, META, SV, RT, FEN, LK, HELD, VIEW };
+enum { INC = 2, VER, TOK, CRE, USE, TTL, META, SV, RT, FEN, LK, HELD, KB, CN, VIEW };
 
 bool sl_rd_view(const redisReply *r, const char *tenant, const char *id, struct sl_store_view *ret)
 {
@@ -82,7 +82,9 @@ bool sl_rd_view(const redisReply *r, const char *tenant, const char *id, struct 
               sl_rd_number(e[TOK], &h->tokens_seen) && time_of(e[CRE], &h->created_at) &&
               time_of(e[USE], &h->used_at) && time_of(e[TTL], &h->ttl_s) && is_text(e[META]) &&
               sl_rd_number(e[SV], &h->snapshot_version) && sl_rd_number(e[RT], &h->replay_tokens) &&
-              sl_rd_number(e[FEN], &h->key.fence) && is_text(e[LK]) && sl_rd_number(e[HELD], &held);
+              sl_rd_number(e[FEN], &h->key.fence) && is_text(e[LK]) &&
+              sl_rd_number(e[HELD], &held) && sl_rd_number(e[KB], &h->kept_bytes) &&
+              sl_rd_number(e[CN], &h->n_names);
     if (!ok)
         return false;
     if (e[META]->len)
@@ -208,6 +210,15 @@ static void not_ok(struct sl_rd_op *op, const redisReply *r)
             "there are %" PRIu64 " sessions in the store, which is the limit (--max-sessions)", n);
     else if (!strcmp(word, "quota"))
         over_quota(op, r);
+    else if (!strcmp(word, "named"))
+        op->code = sl_store_name_taken(&op->err, op->id, op->name, n);
+    else if (!strcmp(word, "names"))
+        op->code = sl_store_names_full(&op->err, op->id, (size_t)n);
+    else if (!strcmp(word, "unnamed"))
+        op->code = sl_store_no_name(&op->err, op->id, op->name);
+    else if (!strcmp(word, "unkept"))
+        op->code = sl_fail_param(&op->err, SL_E_CHECKPOINT_NOT_FOUND, "version",
+                                 "session '%s' is not kept at version %" PRIu64, op->id, op->named);
     else
         sl_rd_strange(op, word);
     sl_rd_finish(op);
@@ -405,7 +416,8 @@ void sl_rd_take(struct sl_rd_op *op, redisReply *reply)
     else if (!strcmp(word, "missing") && op->call.kind == SL_RD_SNAP &&
              op->n_reloads++ < SL_REDIS_RELOADS_MAX)
         sl_rd_begin_pieces(op);
-    else if (!strcmp(word, "none") && op->call.kind == SL_RD_REMOVE && repeated)
+    else if (repeated && ((!strcmp(word, "none") && op->call.kind == SL_RD_REMOVE) ||
+                          (!strcmp(word, "unnamed") && op->call.kind == SL_RD_UNNAME)))
         sl_rd_finish(op); /* the first time did it */
     else
         not_ok(op, reply);

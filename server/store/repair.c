@@ -79,7 +79,10 @@ static const char *kind_text(enum sl_record_kind k)
                                                       [SL_RECORD_DELETE] = "the deletion",
                                                       [SL_RECORD_BROKEN] = "a note of damage",
                                                       [SL_RECORD_KEPT] = "an earlier snapshot",
-                                                      [SL_RECORD_KEPT_TURN] = "an earlier turn"};
+                                                      [SL_RECORD_KEPT_TURN] = "an earlier turn",
+                                                      [SL_RECORD_NAME] = "a checkpoint's name",
+                                                      [SL_RECORD_UNNAME] =
+                                                          "the end of a checkpoint"};
     return text[k] ? text[k] : "something";
 }
 
@@ -147,6 +150,8 @@ static uint64_t last_place(const struct sl_ix_session *s)
     for (const struct sl_ix_entry *e = s->entries; e; e = e->next)
         last = e->place.at > last ? e->place.at : last;
     for (const struct sl_ix_snap *x = s->kept; x; x = x->next)
+        last = x->place.at > last ? x->place.at : last;
+    for (const struct sl_ix_name *x = s->names; x; x = x->next)
         last = x->place.at > last ? x->place.at : last;
     return last;
 }

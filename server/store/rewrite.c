@@ -1,13 +1,14 @@
 /* rewrite.c: the log again, without what is needed no longer.
  *
- * Per session: HEAD as of its snapshot; what is kept from before it: earlier snapshots, turns,
- * answers; the turns since; and HEAD once more where it changed after the last of them. Everything
- * is read from the old log and verified; what cannot be verified makes the session BROKEN in the
- * new one too. Behind the sessions come the records that were appended to the old log after their
- * session had been copied (the tail), one by one: read from the start, the new log makes of each
- * session what the old one made of it, since what comes before a tail's record is the session as
- * that record found it. A session that is newer than the rewrite is all tail. At the end stands a
- * MARK as a batch of its own, so that damage to what is before it is never taken for a torn end.
+ * Per session: HEAD as of its snapshot; its names; what is kept from before it: earlier snapshots,
+ * turns, answers; the turns since; and HEAD once more where it changed after the last of them.
+ * Everything is read from the old log and verified; what cannot be verified makes the session
+ * BROKEN in the new one too. Behind the sessions come the records that were appended to the old log
+ * after their session had been copied (the tail), one by one: read from the start, the new log
+ * makes of each session what the old one made of it, since what comes before a tail's record is the
+ * session as that record found it. A session that is newer than the rewrite is all tail. At the end
+ * stands a MARK as a batch of its own, so that damage to what is before it is never taken for a
+ * torn end.
  *
  * The new file is whole and synced before it takes the old one's name, and nothing is written to it
  * before the name is synced: a crash at any point leaves one log or the other, and both say the
@@ -179,11 +180,21 @@ static enum sl_code emit_kept(struct work *k, struct sl_ix_snap *x)
     return emit(k, &r, payload, &x->place);
 }
 
+static enum sl_code emit_name(struct work *k, struct sl_ix_name *x)
+{
+    unsigned char payload[SL_NAME_BYTES_MAX];
+    size_t n = sl_name_payload_write(payload, x->name);
+    struct sl_record r = record_of(k, SL_RECORD_NAME, x->version, n);
+    return emit(k, &r, payload, &x->place);
+}
+
 static enum sl_code emit_whole(struct work *k)
 {
     struct sl_ix_session *s = k->s;
     int64_t used_at = s->snap_used_at;
     enum sl_code c = emit_head(k, s->snap.version);
+    for (struct sl_ix_name *x = s->names; !c && x; x = x->next)
+        c = emit_name(k, x);
     for (struct sl_ix_snap *x = s->kept; !c && x; x = x->next)
         c = emit_kept(k, x);
     for (struct sl_ix_entry *e = s->entries; !c && e; e = e->next)
@@ -227,6 +238,8 @@ static void forget_moves(struct sl_ix_session *s)
     for (struct sl_ix_entry *e = s->entries; e; e = e->next)
         e->place.moved_to = 0;
     for (struct sl_ix_snap *x = s->kept; x; x = x->next)
+        x->place.moved_to = 0;
+    for (struct sl_ix_name *x = s->names; x; x = x->next)
         x->place.moved_to = 0;
 }
 

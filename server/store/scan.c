@@ -18,7 +18,7 @@
 #include "engine/base/mem.h"
 #include "server/store/log.h"
 
-enum { WINDOW = 1 << 18, FIXED_MAX = 128, HEADER_MAX = SL_RECORD_HEADER + SL_RECORD_NAMES_MAX };
+enum { WINDOW = 1 << 18, FIXED_MAX = 144, HEADER_MAX = SL_RECORD_HEADER + SL_RECORD_NAMES_MAX };
 
 struct scan {
     const struct sl_log_place *lp;
@@ -156,18 +156,11 @@ static enum sl_code take(struct scan *s, const struct sl_record *r, uint64_t at,
     }
     if (damaged && r->kind != SL_RECORD_DELETE)
         return SL_OK; /* something is missing before it */
-    struct sl_ix_entry *entry = NULL;
-    struct sl_ix_snap *snap = NULL, *old;
-    if (sl_index_wants_entry(r->kind))
-        entry = sl_calloc(1, sizeof *entry);
-    if (sl_index_wants_snap(r->kind))
-        snap = sl_calloc(1, sizeof *snap);
-    if ((sl_index_wants_entry(r->kind) && !entry) || (sl_index_wants_snap(r->kind) && !snap)) {
-        sl_free(entry);
-        sl_free(snap);
+    struct sl_ix_room room;
+    struct sl_ix_snap *old;
+    if (!sl_index_make_room(&room, r->kind))
         return sl_fail(s->err, SL_E_NO_MEMORY, "no memory for a list of turns");
-    }
-    bool ok = sl_index_apply(s->ix, ses, r, fixed, at, entry, snap, &old);
+    bool ok = sl_index_apply(s->ix, ses, r, fixed, at, &room, &old);
     sl_index_free_snaps(old); /* files that no record names are found later, by their names */
     if (!ok && r->kind != SL_RECORD_DELETE) {
         s->ret->n_damaged++;

@@ -98,6 +98,49 @@ enum sl_code sl_store_no_point(struct sl_error *err, const char *id, uint64_t ve
                          id, version, n ? text : "none");
 }
 
+void sl_store_put_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                       const char *name, uint64_t version, sl_store_done *cb, void *arg)
+{
+    st->kind->put_name(st, k, now, name, version, cb, arg);
+}
+
+void sl_store_drop_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                        const char *name, sl_store_done *cb, void *arg)
+{
+    st->kind->drop_name(st, k, now, name, cb, arg);
+}
+
+void sl_store_kept_now(const struct sl_store *st, const struct sl_store_key *k,
+                       uint64_t *ret_kept_bytes, uint64_t *ret_n_names)
+{
+    if (st->kind->kept_now)
+        st->kind->kept_now(st, k, ret_kept_bytes, ret_n_names);
+}
+
+enum sl_code sl_store_no_name(struct sl_error *err, const char *id, const char *name)
+{
+    return sl_fail_param(err, SL_E_CHECKPOINT_NOT_FOUND, "checkpoint",
+                         "session '%s' has no checkpoint '%s' (GET …/checkpoints lists them)", id,
+                         name);
+}
+
+enum sl_code sl_store_name_taken(struct sl_error *err, const char *id, const char *name,
+                                 uint64_t version)
+{
+    return sl_fail_param(err, SL_E_CHECKPOINT_EXISTS, "name",
+                         "session '%s' has a checkpoint '%s' already, of version %" PRIu64
+                         "; delete it first, or take another name",
+                         id, name, version);
+}
+
+enum sl_code sl_store_names_full(struct sl_error *err, const char *id, size_t most)
+{
+    return sl_fail_param(err, SL_E_CHECKPOINTS_FULL, "name",
+                         "session '%s' has %zu named checkpoints, which is the limit "
+                         "(--max-checkpoints); delete one first",
+                         id, most);
+}
+
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                      void *arg)
 {

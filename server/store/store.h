@@ -45,6 +45,8 @@ struct sl_store_head {
     struct sl_text metadata;     /* JSON text of an object; s NULL: {} */
     uint64_t snapshot_version;   /* 0: there is none */
     uint64_t replay_tokens;      /* of the turns since */
+    uint64_t kept_bytes;         /* of earlier snapshots that are kept */
+    uint64_t n_names;            /* checkpoints that have one */
     uint64_t answers_bytes; /* of the answers kept (record.h); `dir:`, and only when it tells */
 };
 
@@ -88,13 +90,14 @@ struct sl_store_record { /* what load gives; valid during the call */
 };
 
 /* Errors: IO (names the call, the file and the system's reason), STORE_FULL (no space, quota),
- * VERSION_MISMATCH, SESSION_EXISTS, SESSION_NOT_FOUND, SNAPSHOT_CORRUPT (a snapshot's file is not
- * what was written; a new snapshot heals it), STORE_CORRUPT (what there was of this session is
- * damaged; it can only be removed), TOO_LARGE (a record of more than 256 MiB), INVALID_VALUE (a
- * snapshot of version 0), NO_MEMORY; of a shared store besides: STORE_UNAVAILABLE (it cannot be
- * reached, or takes no writes; nothing was changed), COMMIT_UNKNOWN (it could not be reached any
- * more after a write had been sent: what became of it is not known), SESSION_BUSY (another one
- * holds the lease), LEASE_LOST, SESSIONS_FULL, QUOTA_EXCEEDED. err is valid during the call. */
+ * VERSION_MISMATCH, SESSION_EXISTS, SESSION_NOT_FOUND, CHECKPOINT_* (below), SNAPSHOT_CORRUPT (a
+ * snapshot's file is not what was written; a new snapshot heals it), STORE_CORRUPT (what there was
+ * of this session is damaged; it can only be removed), TOO_LARGE (a record of more than 256 MiB),
+ * INVALID_VALUE (a snapshot of version 0), NO_MEMORY; of a shared store besides: STORE_UNAVAILABLE
+ * (it cannot be reached, or takes no writes; nothing was changed), COMMIT_UNKNOWN (it could not be
+ * reached any more after a write had been sent: what became of it is not known), SESSION_BUSY
+ * (another one holds the lease), LEASE_LOST, SESSIONS_FULL, QUOTA_EXCEEDED. err is valid during the
+ * call. */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);
 /* Makes of a record what its asker wants, in libuv's pool, where it was read: its error is the
  * load's. The snapshot is verified after it; what it made counts when the load succeeds, and only
@@ -113,10 +116,12 @@ struct sl_store_options {
     bool durable;        /* redis: what is acknowledged must be on a disk (its settings say so) */
     size_t max_sessions; /* redis: of all tenants and servers; 0: any number */
     size_t state_bytes;  /* redis: what a session counts with besides metadata and answers */
+    size_t token_bytes;  /* redis: and for each token seen, where a transcript is kept */
     uint64_t timeout_ms; /* redis: for one call; 0: default */
     uint64_t lease_ms;   /* redis; 0: default */
     const struct sl_redis_io *redis_io; /* NULL: the real one (redis.h) */
     uint64_t keep_turns;        /* versions of a session before its last that stay within reach */
+    size_t max_names;           /* that a session's versions may have; 0: SL_STORE_NAMES */
     uint64_t log_rewrite_bytes; /* the log is rewritten when its dead part is larger; 0: default */
     size_t log_slice_bytes;     /* so much at once, between commits; 0: default */
 };
@@ -155,7 +160,10 @@ void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_d
  *
  * With keep_turns the last so many versions of a session stay within reach, besides the one it is
  * at: an earlier snapshot, and the turns since. What leads to them is kept as it was written, so
- * nothing has to be written for it but what a session writes anyway. */
+ * nothing has to be written for it but what a session writes anyway.
+ *
+ * A version that is within reach can be given a name; then it stays there until the name is taken
+ * from it, whatever keep_turns says. One version may have several. */
 
 #define SL_STORE_LAST UINT64_MAX
 
@@ -168,14 +176,44 @@ struct sl_store_point {
     uint64_t version, tokens_seen;
     int64_t at; /* Unix time, s: when it came to be */
 };
-/* Oldest first; the last one is what the session is at now. v NULL: an error. */
-typedef void sl_store_pointed(void *arg, const struct sl_store_point *v, size_t n,
-                              const struct sl_error *err);
+struct sl_store_name {
+    uint64_t version;
+    char name[SL_SESSION_ID_MAX + 1];
+};
+/* What is kept of a session; valid during the call. */
+struct sl_store_kept {
+    const struct sl_store_point *v; /* oldest first; the last one is what the session is at now */
+    size_t n;
+    const struct sl_store_name *names; /* by version */
+    size_t n_names;
+};
+/* k NULL: an error. */
+typedef void sl_store_pointed(void *arg, const struct sl_store_kept *k, const struct sl_error *err);
 void sl_store_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,
                      void *arg);
 /* Says that `version` is not among them, and which are. */
 enum sl_code sl_store_no_point(struct sl_error *err, const char *id, uint64_t version,
                                const struct sl_store_point *v, size_t n);
+
+enum { SL_STORE_NAMES = 16 };
+/* Names a version; nothing to be done where it has that name already. `now`: the version that the
+ * session is at. Errors also: CHECKPOINT_NOT_FOUND (the version is not within reach),
+ * CHECKPOINT_EXISTS (the name stands for another version), CHECKPOINTS_FULL. */
+void sl_store_put_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                       const char *name, uint64_t version, sl_store_done *cb, void *arg);
+/* And what is kept for it alone goes. Errors also: CHECKPOINT_NOT_FOUND. */
+void sl_store_drop_name(struct sl_store *st, const struct sl_store_key *k, uint64_t now,
+                        const char *name, sl_store_done *cb, void *arg);
+/* As `dir:` knows a session at this moment; of one that it does not know, and of another store's:
+ * nothing is set. */
+void sl_store_kept_now(const struct sl_store *st, const struct sl_store_key *k,
+                       uint64_t *ret_kept_bytes, uint64_t *ret_n_names);
+/* The texts of these errors. */
+enum sl_code sl_store_no_name(struct sl_error *err, const char *id, const char *name);
+enum sl_code sl_store_name_taken(struct sl_error *err, const char *id, const char *name,
+                                 uint64_t version);
+enum sl_code sl_store_names_full(struct sl_error *err, const char *id, size_t most);
+
 void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb,
                      void *arg);
 

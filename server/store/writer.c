@@ -29,10 +29,10 @@ void sl_dir_unref_log(struct sl_dir *d, struct sl_log_file *f)
 void sl_dir_make_record(struct sl_op *op)
 {
     const struct sl_ix_session *s = op->s;
-    static const enum sl_record_kind kinds[] = {[SL_OP_HEAD] = SL_RECORD_HEAD,
-                                                [SL_OP_TURN] = SL_RECORD_TURN,
-                                                [SL_OP_SNAP] = SL_RECORD_SNAP,
-                                                [SL_OP_REMOVE] = SL_RECORD_DELETE};
+    static const enum sl_record_kind kinds[] = {
+        [SL_OP_HEAD] = SL_RECORD_HEAD,     [SL_OP_TURN] = SL_RECORD_TURN,
+        [SL_OP_SNAP] = SL_RECORD_SNAP,     [SL_OP_NAME] = SL_RECORD_NAME,
+        [SL_OP_UNNAME] = SL_RECORD_UNNAME, [SL_OP_REMOVE] = SL_RECORD_DELETE};
     assert(op->kind <= SL_OP_REMOVE);
     op->record = (struct sl_record){.kind = op->with_head ? SL_RECORD_HEAD : kinds[op->kind],
                                     .tenant = op->tenant->name,
@@ -44,6 +44,8 @@ void sl_dir_make_record(struct sl_op *op)
     memcpy(op->record.incarnation, op->incarnation, 16);
     if (op->kind == SL_OP_REMOVE) {
         op->record.version = s->version;
+    } else if (op->kind == SL_OP_UNNAME) {
+        op->record.version = sl_index_find_name(s, op->name->name)->version; /* it was checked */
     } else if (op->kind == SL_OP_HEAD) {
         struct sl_head_payload h = op->head;
         if (s->exists) { /* a patch: what it does not speak of stays */
@@ -131,8 +133,12 @@ void sl_dir_set_broken(struct sl_dir *d, const struct sl_error *why)
 static void take_in(struct sl_dir *d, struct sl_op *op)
 {
     sl_rewriting_note(d, op->s, &op->record, op->at);
-    bool ok = sl_index_apply(&d->ix, op->s, &op->record, op->payload, op->at, op->entry, op->place,
-                             &op->trash);
+    struct sl_ix_room room = {.entry = op->entry, .snap = op->place};
+    if (op->kind == SL_OP_NAME) {
+        room.name = op->name;
+        op->name = NULL;
+    }
+    bool ok = sl_index_apply(&d->ix, op->s, &op->record, op->payload, op->at, &room, &op->trash);
     assert(ok); /* it was checked against the same state */
     op->entry = NULL;
     op->place = NULL;

@@ -134,7 +134,7 @@ static void check_past(struct shop *st, int round)
 static void test_random_changes_kept(void **state)
 {
     (void)state;
-    static const uint64_t keep[] = {1, 4};
+    static const uint64_t keep[] = {0, 1, 4};
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
         struct shop *st = new_shop_keeping(keep[i]);
         suite_random_changes(st, check_past);
@@ -669,8 +669,8 @@ static void test_settings(void **state)
     redisReply *r = redis_ask(&redis, "EXISTS slate1:{default/s0}"); /* of database 0 */
     assert_int_equal(r->integer, 0);
     freeReplyObject(r);
-    redis_do(&redis, "SET slate1:schema 2");
-    must_not_open(redis.spec, true, SL_E_USAGE, "slate1:schema is 2; this one knows 1 and earlier");
+    redis_do(&redis, "SET slate1:schema 3");
+    must_not_open(redis.spec, true, SL_E_USAGE, "slate1:schema is 3; this one knows 2 and earlier");
     redis_do(&redis, "SET slate1:schema new");
     must_not_open(redis.spec, false, SL_E_USAGE, "slate1:schema holds no number");
     redis_do(&redis, "DEL slate1:schema");

@@ -75,10 +75,11 @@ static void field(const char *name, char *dst, size_t n)
     snprintf(dst, n, "%.*s", (int)(*p == '{' ? strcspn(p, "}") + 1 : strcspn(p, ",}")), p);
 }
 
-/* What a session is: version, tokens, metadata, and what a copy of it says next. */
+/* What a session is: version, tokens, metadata, a checkpoint's name, and what a copy of it says
+ * next. */
 static void look_at(const char *id, char *ret, size_t n)
 {
-    char path[64], version[32], seen[32], metadata[64], text[128];
+    char path[64], version[32], seen[32], metadata[64], names[64], text[128];
     snprintf(path, sizeof path, "/v1/sessions/%s", id);
     assert_true(talk("GET", path, ""));
     if (inside.status == 404) {
@@ -91,17 +92,21 @@ static void look_at(const char *id, char *ret, size_t n)
     field("version", version, sizeof version);
     field("tokens_seen", seen, sizeof seen);
     field("metadata", metadata, sizeof metadata);
+    snprintf(path, sizeof path, "/v1/sessions/%s/checkpoints", id);
+    must("GET", path, "", 200);
+    const char *p = strstr(inside.reply, "\"names\":[\"");
+    snprintf(names, sizeof names, "%.*s", p ? (int)strcspn(p, "]") : 0, p ? p : "");
     snprintf(path, sizeof path, "/v1/sessions/%s/fork", id);
     must("POST", path, "{\"id\":\"probe\"}", 201);
     must("POST", "/v1/generate",
          "{\"session\":\"probe\",\"prompt\":\"?\",\"max_tokens\":5,\"temperature\":0,"
          "\"ignore_eos\":true,\"return_tokens\":true}",
          200);
-    const char *p = strstr(inside.reply, "\"tokens\":[");
+    p = strstr(inside.reply, "\"tokens\":[");
     assert_non_null(p);
     snprintf(text, sizeof text, "%.*s", (int)strcspn(p, "]"), p);
     gone("probe");
-    snprintf(ret, n, "%s: v%s, %s tokens, %s, %s;", id, version, seen, metadata, text);
+    snprintf(ret, n, "%s: v%s, %s tokens, %s, %s, %s;", id, version, seen, metadata, names, text);
 }
 
 static void look(char ret[LOOK_MAX])
@@ -145,7 +150,7 @@ static const char *tensors_of(const char *p, size_t *ret_n)
 
 struct scene {
     const char *name, *method, *path, *body;
-    const char *before; /* an action on "t" first, "turn": one, or NULL */
+    const char *before; /* an action on "t" first, "turn": one, "name": a name and one, or NULL */
     const char *lines;  /* header lines instead of the usual ones, or NULL */
     bool keyed;         /* retried, it must not happen twice */
     bool brings;        /* its body is the bytes of a snapshot */
@@ -234,6 +239,24 @@ static const struct scene scenes[] = {
      .path = "/v1/sessions/t/rewind",
      .body = "{\"version\":2}",
      .before = "turn"},
+    {.name = "name",
+     .method = "POST",
+     .path = "/v1/sessions/t/checkpoints",
+     .body = "{\"name\":\"b\"}"},
+    {.name = "delete a name",
+     .method = "DELETE",
+     .path = "/v1/sessions/t/checkpoints/a",
+     .before = "name"},
+    {.name = "rewind to a name",
+     .method = "POST",
+     .path = "/v1/sessions/t/rewind",
+     .body = "{\"checkpoint\":\"a\"}",
+     .before = "name"},
+    {.name = "fork at a name",
+     .method = "POST",
+     .path = "/v1/sessions/t/fork",
+     .body = "{\"id\":\"new\",\"checkpoint\":\"a\"}",
+     .before = "name"},
     {.name = "restore",
      .method = "PUT",
      .path = "/v1/sessions/new/snapshot",
@@ -273,7 +296,9 @@ static void set_up(const struct scene *sc)
     must("POST", "/v1/sessions/base/fork", "{\"id\":\"t\"}", 201);
     if (!sc->before)
         return;
-    if (!strcmp(sc->before, "turn")) {
+    if (!strcmp(sc->before, "name"))
+        must("POST", "/v1/sessions/t/checkpoints", "{\"name\":\"a\"}", 201);
+    if (!strcmp(sc->before, "turn") || !strcmp(sc->before, "name")) {
         must("POST", "/v1/generate", "{" TURN "}", 200);
         return;
     }

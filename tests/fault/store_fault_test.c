@@ -53,6 +53,8 @@ static bool act(struct shop *st, struct faults *in)
     for (size_t i = 0; i < ACTORS; i++) {
         if (!shop_has(st, i))
             continue;
+        if (i < 3)
+            do_name(st, i, i);
         if (i == 0)
             do_snapshot(st, i, 600);
         if (i == 2)
@@ -65,6 +67,8 @@ static bool act(struct shop *st, struct faults *in)
             do_far_restore(st, i, 2, 90);
         if (i == 0 || i == 4)
             do_turn(st, i, i == 0);
+        if (i == 2)
+            do_unname(st, i, 1);
     }
     return faults_settle(st, in) && load_all(st, in);
 }

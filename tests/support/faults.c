@@ -62,7 +62,8 @@ bool faults_settle(struct shop *st, struct faults *in)
     shop_run(st);
     /* What builds on a change that failed fails by the version it speaks of. */
     if (st->n_failed > before && st->last.code != SL_E_VERSION_MISMATCH &&
-        st->last.code != SL_E_SESSION_NOT_FOUND && st->last.code != SL_E_INVALID_VALUE)
+        st->last.code != SL_E_SESSION_NOT_FOUND && st->last.code != SL_E_INVALID_VALUE &&
+        st->last.code != SL_E_CHECKPOINT_NOT_FOUND && st->last.code != SL_E_CHECKPOINTS_FULL)
         faults_told(in, st->last.code, st->last.message);
     return !disk_is_cut();
 }

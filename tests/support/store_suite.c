@@ -84,7 +84,7 @@ void suite_random_changes(struct shop *st, void (*after)(struct shop *st, int ro
             x = x * 6364136223846793005u + 1442695040888963407u;
             size_t i = (x >> 33) % SHOP_SESSIONS, what = (x >> 40) % 16;
             bool has = shop_has(st, i);
-            if (st->n_ahead[i] == SHOP_AHEAD || st->v[i].n_turns + st->n_ahead[i] >= SHOP_TURNS)
+            if (st->n_ahead[i] + 1 >= SHOP_AHEAD || st->v[i].n_turns + st->n_ahead[i] >= SHOP_TURNS)
                 continue;
             if (!has && what < 8)
                 do_create(st, i);
@@ -94,6 +94,10 @@ void suite_random_changes(struct shop *st, void (*after)(struct shop *st, int ro
                 do_remove(st, i);
             else if (what < 4)
                 do_patch(st, i);
+            else if (what == 6)
+                do_name(st, i, (x >> 40) % 6);
+            else if (what == 7 && (x >> 45) % 3 == 0)
+                do_unname(st, i, (x >> 50) % 4);
             else if (what < 6 && st->v[i].version && !st->n_ahead[i])
                 do_old_snapshot(st, i, (x >> 40) % 4, (x >> 50) % 5000);
             else

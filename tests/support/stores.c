@@ -122,7 +122,8 @@ enum sl_code shop_open(struct shop *st, struct sl_error *err)
     struct sl_store_options opt = {.loop = &st->loop,
                                    .log_rewrite_bytes = st->rewrite_bytes,
                                    .log_slice_bytes = st->slice_bytes,
-                                   .keep_turns = st->keep_turns};
+                                   .keep_turns = st->keep_turns,
+                                   .max_names = SHOP_NAMES};
     st->n_told = 0;
     assert_null(st->store);
     if (st->spec) {
@@ -130,6 +131,7 @@ enum sl_code shop_open(struct shop *st, struct sl_error *err)
         opt.spec = st->spec;
         opt.loop = &st->loop;
         opt.keep_turns = st->keep_turns;
+        opt.max_names = SHOP_NAMES;
         return sl_store_open(&st->store, &opt, told, st, err);
     }
     return sl_dir_open(&st->store, st->path, &opt, st->io, told, st, err);
@@ -354,6 +356,34 @@ void do_far_restore(struct shop *st, size_t i, size_t ahead, size_t n)
     unsigned char *p = shop_snapshot(op.seed, n);
     if (p)
         sl_store_put_snapshot(st->store, &h.key, op.version, &h, p, n, on_done, ask(st, i, &op));
+}
+
+void do_unname(struct shop *st, size_t i, size_t n)
+{
+    struct model_session m = latest(st, i);
+    struct model_op op = op_of(SL_OP_UNNAME, &m);
+    if (!m.n_names)
+        return;
+    memcpy(op.name, m.names[n % m.n_names].name, sizeof op.name);
+    struct sl_store_key k = key_of(i, &m);
+    sl_store_drop_name(st->store, &k, m.version, op.name, on_done, ask(st, i, &op));
+}
+
+void do_name(struct shop *st, size_t i, size_t back)
+{
+    struct model_session m = latest(st, i);
+    if (m.n_names == SHOP_NAMES) {
+        do_unname(st, i, 0);
+        m = latest(st, i);
+    }
+    struct model_op op = op_of(SL_OP_NAME, &m);
+    uint64_t most = back < st->keep_turns ? back : st->keep_turns;
+    op.named = m.version > most ? m.version - most : 0;
+    while (op.named < m.version && !shop_was_written(&m, op.named))
+        op.named++;
+    snprintf(op.name, sizeof op.name, "at-%llu", (unsigned long long)++st->n_seeds);
+    struct sl_store_key k = key_of(i, &m);
+    sl_store_put_name(st->store, &k, m.version, op.name, op.named, on_done, ask(st, i, &op));
 }
 
 void do_remove(struct shop *st, size_t i)

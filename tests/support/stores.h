@@ -13,7 +13,13 @@
 #include "server/store/dir.h"
 #include "tests/support/tree.h"
 
-enum { SHOP_SESSIONS = 24, SHOP_TURNS = 64, SHOP_AHEAD = 12, SHOP_SNAPSHOTS = 128 };
+enum {
+    SHOP_SESSIONS = 24,
+    SHOP_TURNS = 64,
+    SHOP_AHEAD = 12,
+    SHOP_SNAPSHOTS = 128,
+    SHOP_NAMES = 4 /* as many as a session may have */
+};
 
 /* What is wrong is counted only, and not told line by line: for tests that damage on purpose. */
 extern bool stores_quiet;
@@ -26,6 +32,11 @@ struct model_turn {
 struct model_snapshot {
     uint64_t version, seed;
     size_t n;
+};
+
+struct model_name {
+    char name[16]; /* "": none */
+    uint64_t version;
 };
 
 struct model_session {
@@ -42,6 +53,8 @@ struct model_session {
     struct model_snapshot
         snapshots[SHOP_SNAPSHOTS]; /* of this life, the last one of each version */
     size_t n_snapshots;
+    struct model_name names[SHOP_NAMES];
+    size_t n_names;
 };
 
 /* One change that was asked for: what it sets. */
@@ -54,6 +67,8 @@ struct model_op {
     int64_t created_at, used_at, ttl_s;
     bool with_head; /* SNAP */
     size_t n;       /* SNAP: bytes */
+    char name[16];  /* NAME, UNNAME */
+    uint64_t named; /* NAME */
 };
 
 struct shop {
@@ -103,6 +118,11 @@ void do_restore(struct shop *st, size_t i, size_t n); /* also of one that does n
 /* So many versions further than one: what several turns have left that were not written. */
 void do_far_restore(struct shop *st, size_t i, size_t ahead, size_t n);
 void do_remove(struct shop *st, size_t i);
+/* Names the version so many before the last one, or the oldest above that of which it is sure that
+ * it is within reach; the oldest name goes where there are as many as there may be. */
+void do_name(struct shop *st, size_t i, size_t back);
+/* The n-th name goes, where there is one. */
+void do_unname(struct shop *st, size_t i, size_t n);
 /* Runs the loop until nothing is waited for. */
 void shop_run(struct shop *st);
 
@@ -111,9 +131,9 @@ size_t shop_check(struct shop *st);
 /* The same without waiting first for what was asked for before (of a session, a load comes after
  * it). */
 size_t shop_check_soon(struct shop *st);
-/* Loads every version of every session that may be kept: the last keep_turns before the one that it
- * is at must be there, as far as anything was written that leads there; whatever else is there must
- * be right, too. So must the list of them. Returns n_wrong. */
+/* Loads every version of every session that may be kept: those with a name, and the last keep_turns
+ * before the one that it is at must be there, as far as anything was written that leads there;
+ * whatever else is there must be right, too. So must the list of them. Returns n_wrong. */
 size_t shop_check_past(struct shop *st);
 /* How many sessions the store says there are. */
 size_t shop_sessions(struct shop *st);

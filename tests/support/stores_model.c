@@ -86,6 +86,24 @@ static void add_snapshot(struct model_session *m, const struct model_op *op)
     m->snapshots[m->n_snapshots++] = s;
 }
 
+static void drop_name(struct model_session *m, const char *name)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < m->n_names; i++)
+        if (strcmp(m->names[i].name, name) != 0)
+            m->names[n++] = m->names[i];
+    m->n_names = n;
+}
+
+static void add_name(struct model_session *m, const struct model_op *op)
+{
+    if (m->n_names == SHOP_NAMES)
+        return; /* what makes room has failed, so this will */
+    struct model_name *x = &m->names[m->n_names++];
+    x->version = op->named;
+    memcpy(x->name, op->name, sizeof x->name);
+}
+
 /* What a change makes of a session. */
 void shop_apply(struct model_session *m, const struct model_op *op)
 {
@@ -96,6 +114,10 @@ void shop_apply(struct model_session *m, const struct model_op *op)
     m->exists = true;
     m->was_empty = m->was_empty || (op->create && op->kind == SL_OP_HEAD);
     memcpy(m->incarnation, op->incarnation, 16);
+    if (op->kind == SL_OP_NAME)
+        add_name(m, op);
+    if (op->kind == SL_OP_UNNAME)
+        drop_name(m, op->name);
     if (op->kind != SL_OP_SNAP || op->with_head)
         m->version = op->version;
     if (op->kind == SL_OP_TURN) {
@@ -153,6 +175,8 @@ const char *shop_compare_head(const struct model_session *m, const struct sl_sto
         return "another snapshot_version";
     if (replay != h->replay_tokens)
         return "another replay_tokens";
+    if (m->n_names != h->n_names)
+        return "another number of names";
     return NULL;
 }
 

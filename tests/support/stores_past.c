@@ -39,8 +39,7 @@ static const struct model_snapshot *snapshot_at(const struct model_session *m, u
     return NULL;
 }
 
-/* Was anything written that leads there? */
-static bool was_written(const struct model_session *m, uint64_t version)
+bool shop_was_written(const struct model_session *m, uint64_t version)
 {
     while (!snapshot_at(m, version) && version && turn_at(m, version))
         version--;
@@ -95,19 +94,21 @@ static void on_past(void *arg, const struct sl_store_record *r, const struct sl_
 struct points {
     struct shop *st;
     struct sl_store_point v[256];
-    size_t n;
+    struct sl_store_name names[SHOP_NAMES];
+    size_t n, n_names;
 };
 
-static void on_points(void *arg, const struct sl_store_point *v, size_t n,
-                      const struct sl_error *err)
+static void on_points(void *arg, const struct sl_store_kept *k, const struct sl_error *err)
 {
     struct points *p = arg;
     p->st->n_waiting--;
-    if (!v)
+    if (!k)
         fail_msg("%s", err->message);
-    assert_true(n <= 256);
-    memcpy(p->v, v, n * sizeof *v);
-    p->n = n;
+    assert_true(k->n <= 256 && k->n_names <= SHOP_NAMES);
+    memcpy(p->v, k->v, k->n * sizeof *k->v);
+    p->n = k->n;
+    memcpy(p->names, k->names, k->n_names * sizeof *k->names);
+    p->n_names = k->n_names;
 }
 
 static bool is_listed(const struct points *l, const struct model_session *m, uint64_t version)
@@ -117,6 +118,27 @@ static bool is_listed(const struct points *l, const struct model_session *m, uin
         if (l->v[i].version == version)
             return !t || l->v[i].tokens_seen == t->tokens_seen;
     return false;
+}
+
+static bool is_named(const struct model_session *m, uint64_t version)
+{
+    for (size_t i = 0; i < m->n_names; i++)
+        if (m->names[i].version == version)
+            return true;
+    return false;
+}
+
+static bool same_names(const struct points *l, const struct model_session *m)
+{
+    bool same = l->n_names == m->n_names;
+    for (size_t i = 0; same && i < l->n_names; i++) {
+        size_t k = 0;
+        while (k < m->n_names && (strcmp(m->names[k].name, l->names[i].name) != 0 ||
+                                  m->names[k].version != l->names[i].version))
+            k++;
+        same = k < m->n_names && (i == 0 || l->names[i - 1].version <= l->names[i].version);
+    }
+    return same;
 }
 
 static void check_session(struct shop *st, size_t i)
@@ -130,7 +152,7 @@ static void check_session(struct shop *st, size_t i)
     sl_store_points(st->store, &k, on_points, &list);
     shop_run(st);
     for (uint64_t v = 0; v <= m->version; v++) {
-        bool must = v == m->version || (v >= first && was_written(m, v));
+        bool must = v == m->version || is_named(m, v) || (v >= first && shop_was_written(m, v));
         struct past p = {.st = st, .i = i, .version = v, .must = must};
         st->n_waiting++;
         sl_store_load_at(st->store, &k, v, NULL, on_past, &p);
@@ -145,6 +167,10 @@ static void check_session(struct shop *st, size_t i)
         }
     }
     assert_int_equal(list.n, n_there);
+    if (!same_names(&list, m)) {
+        st->n_wrong++;
+        fprintf(stderr, "session %zu: other names\n", i);
+    }
 }
 
 size_t shop_check_past(struct shop *st)

@@ -26,6 +26,9 @@ unsigned char *shop_snapshot(uint64_t seed, size_t n);
 /* Of the i-th session. */
 void shop_name(size_t i, const char **ret_tenant, char ret_id[32]);
 
+/* Was anything written that leads there? */
+bool shop_was_written(const struct model_session *m, uint64_t version);
+
 /* What a change makes of a session. */
 void shop_apply(struct model_session *m, const struct model_op *op);
 

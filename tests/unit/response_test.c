@@ -164,12 +164,34 @@ static void errors(void **state)
 
 #define SESSION_A                                                                                  \
     "{\"id\":\"a\",\"object\":\"session\",\"model\":\"m\",\"version\":3,\"tokens_seen\":100,"      \
-    "\"residency\":\"memory\",\"busy\":true,\"bytes\":2048,\"created_at\":1700000000,"             \
+    "\"residency\":\"memory\",\"busy\":true,\"bytes\":2048,\"kept_bytes\":7,"                      \
+    "\"created_at\":1700000000,"                                                                   \
     "\"used_at\":1700000001,\"expires_at\":1700003601,\"ttl_s\":3600,\"metadata\":{\"k\":[1]}}"
 #define SESSION_B                                                                                  \
     "{\"id\":\"b\",\"object\":\"session\",\"model\":\"m\",\"version\":0,\"tokens_seen\":0,"        \
-    "\"residency\":\"store\",\"busy\":false,\"bytes\":0,\"created_at\":1,\"used_at\":1,"           \
+    "\"residency\":\"store\",\"busy\":false,\"bytes\":0,\"kept_bytes\":0,\"created_at\":1,\"used_" \
+    "at\":1,"                                                                                      \
     "\"expires_at\":null,\"ttl_s\":0,\"metadata\":{}}"
+
+static void checkpoints(void **state)
+{
+    (void)state;
+    static const struct sl_checkpoint_view v[] = {{0, 0, 9}, {4, 100, 10}};
+    static const struct sl_checkpoint_name names[] = {{4, "a"}, {4, "b"}};
+    struct sl_buf b = buffer();
+    sl_write_checkpoints(&b, "it", v, 2, names, 2);
+    check(&b, "{\"object\":\"list\",\"session\":\"it\",\"data\":["
+              "{\"object\":\"checkpoint\",\"version\":0,\"tokens_seen\":0,\"at\":9,"
+              "\"current\":false,\"names\":[]},"
+              "{\"object\":\"checkpoint\",\"version\":4,\"tokens_seen\":100,\"at\":10,"
+              "\"current\":true,\"names\":[\"a\",\"b\"]}]}");
+    sl_write_checkpoint(&b, "it", "a", &v[1]);
+    check(&b, "{\"object\":\"checkpoint\",\"session\":\"it\",\"name\":\"a\",\"version\":4,"
+              "\"tokens_seen\":100,\"at\":10}");
+    sl_write_checkpoint(&b, "it", "a", NULL);
+    check(&b, "{\"object\":\"checkpoint\",\"session\":\"it\",\"name\":\"a\",\"deleted\":true}");
+    sl_buf_done(&b);
+}
 
 static void sessions(void **state)
 {
@@ -181,6 +203,7 @@ static void sessions(void **state)
                                              .in_memory = true,
                                              .busy = true,
                                              .bytes = 2048,
+                                             .kept_bytes = 7,
                                              .created_at = 1700000000,
                                              .used_at = 1700000001,
                                              .expires_at = 1700003601,
@@ -298,15 +321,11 @@ static void failures_are_sticky(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(generate_plain),
-        cmocka_unit_test(generate_everything),
-        cmocka_unit_test(finish_words),
-        cmocka_unit_test(generate_events),
-        cmocka_unit_test(errors),
-        cmocka_unit_test(sessions),
-        cmocka_unit_test(models),
-        cmocka_unit_test(the_rest),
-        cmocka_unit_test(failures_are_sticky),
+        cmocka_unit_test(generate_plain), cmocka_unit_test(generate_everything),
+        cmocka_unit_test(finish_words),   cmocka_unit_test(generate_events),
+        cmocka_unit_test(errors),         cmocka_unit_test(sessions),
+        cmocka_unit_test(checkpoints),    cmocka_unit_test(models),
+        cmocka_unit_test(the_rest),       cmocka_unit_test(failures_are_sticky),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,7 +75,7 @@ static void check_past(struct shop *st, int round)
 static void test_random_changes_kept(void **state)
 {
     (void)state;
-    static const uint64_t keep[] = {1, 4, 1000};
+    static const uint64_t keep[] = {0, 1, 4, 1000};
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
         struct shop *st = new_shop_keeping(&sl_store_io_system, 8000, keep[i]);
         uint64_t before = rewrites;
