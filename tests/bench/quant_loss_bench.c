@@ -7,8 +7,10 @@
  * tokens of no meaning. Printed are the mean and the 99th hundredth of the Kullback-Leibler
  * divergence of the next token's distribution, and how often the likeliest token is the same. For
  * comparison the same with the weights put through llama.cpp's Q8_0 and Q4_0 (each value replaced
- * by the one that its block would give back) and computed in F32: without what 8-bit inputs cost,
- * and with the head left alone: both in that program's favour. */
+ * by the one that its block would give back): computed in F32, without what 8-bit inputs cost and
+ * with the head left alone, both in that program's favour; and those of Q8_0 with inputs of 8 bits
+ * and a head of 8 bits, as that program computes (a block's values keep their codes: its largest is
+ * 127 times its scale). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +25,7 @@
 #include "tests/support/runner.h"
 #include "tests/support/seeded.h"
 
-enum { BLOCK = 32, LENGTH = 256, SEQUENCES = 10, TOKENS = LENGTH * SEQUENCES };
+enum { BLOCK = 32, LENGTH = 256, SEQUENCES = 40, TOKENS = LENGTH * SEQUENCES };
 
 /* --- the other program's blocks -----------------------------------------------------------------
  */
@@ -173,6 +175,7 @@ static void measure(const char *title, const unsigned char *bytes, size_t n,
     } ways[] = {{"BF16", SL_DTYPE_BF16, NULL},
                 {"Q8", SL_DTYPE_Q8, NULL},
                 {"Q4", SL_DTYPE_Q4, NULL},
+                {"llama.cpp's Q8_0", SL_DTYPE_Q8, through_q8_0},
                 {"llama.cpp's Q8_0 values", SL_DTYPE_F32, through_q8_0},
                 {"llama.cpp's Q4_0 values", SL_DTYPE_F32, through_q4_0}};
     struct sl_model *m = open_bytes(bytes, n, SL_DTYPE_F32);
