@@ -4,9 +4,9 @@
  *
  * Turns whole and streamed, cancelled, paused and gone on with, several at once, two on one
  * session, clients that hang up; forks, snapshots, restores to new and over old modelled.sessions,
- * damaged ones; pause, resume, eviction (there are more modelled.sessions than places);
- * Idempotency-Key, If-Match; SIGTERM and `kill -9` with turns under way. On memory, `dir:` and
- * Redis.
+ * damaged ones; checkpoints with names, back to them, forks at them; pause, resume, eviction (there
+ * are more modelled.sessions than places); Idempotency-Key, If-Match; SIGTERM and `kill -9` with
+ * turns under way. On memory, `dir:` and Redis.
  *
  * `sequences_test SECONDS SEED STORE` runs one store for so long; the seed is printed. What is
  * drawn depends on the seed and on what has happened so far: where a failure hangs on the moment,
@@ -225,9 +225,7 @@ static void do_fork(struct session *s)
         draw(2) ? post(modelled_client(), session_path(s->id, "/fork"), "{'id':'%s'}", n->id)
                 : post(modelled_client(), "/v1/sessions", "{'id':'%s','from':'%s'}", n->id, s->id);
     is_new(n, expect(r, 201));
-    n->told = s->told;
-    n->paused = s->paused;
-    note_version(n);
+    is_as(n, &(struct past){.told = s->told, .paused = s->paused});
     n->metadata = at(r->json, "metadata.n") ? int_at(r->json, "metadata.n") : 0;
     assert_int_equal(n->version, s->version);
     assert_string_not_equal(n->incarnation, s->incarnation);
@@ -302,6 +300,7 @@ static void do_restore(struct session *s)
     if (over) { /* what it was before can be had back */
         memcpy(t->past, before.past, sizeof t->past);
         t->n_past = before.n_past;
+        memcpy(t->named, before.named, sizeof t->named);
     }
     note_version(t);
     if (over) {
@@ -338,14 +337,71 @@ static void do_rewind(struct session *s)
     int64_t version = int_at(json_array_get(data, draw(n)), "version");
     reply_free(r);
     const struct past *p = past_of(s, version);
+    if (!p) { /* with a name, or on the way to one; else it never was */
+        assert_true(s->n_past == PAST_MAX && version < s->past[0].version);
+        return;
+    }
+    const struct past then = *p;
     r = post(modelled_client(), session_path(s->id, "/rewind"), "{'version':%lld}",
              (long long)version);
-    if (!p) /* further back than the model remembers */
-        fail_msg("session %s was never at version %lld", s->id, (long long)version);
-    s->told = p->told;
-    s->paused = p->paused;
     assert_int_equal(int_at(expect(r, 200)->json, "version"), ++s->version);
-    note_version(s);
+    is_as(s, &then);
+    reply_free(r);
+}
+
+/* A name for what it is now; one that it has goes first, or is in the way. */
+static void do_name(struct session *s)
+{
+    size_t i = draw(NAMES);
+    struct past *p = &s->named[i];
+    char rest[40];
+    snprintf(rest, sizeof rest, "/checkpoints/n%zu", i);
+    const char *path = session_path(s->id, "/checkpoints");
+    if (p->version >= 0 && p->version != s->version)
+        expect_error(post(modelled_client(), path, "{'name':'n%zu'}", i), 409, "checkpoint_exists",
+                     "name");
+    struct reply *r = del(modelled_client(), session_path(s->id, rest));
+    if (p->version < 0)
+        expect_error(r, 404, "checkpoint_not_found", "checkpoint");
+    else
+        reply_free(expect(r, 200));
+    p->version = -1;
+    if (draw(4) == 0)
+        return;
+    r = expect(post(modelled_client(), path, "{'name':'n%zu'}", i), 201);
+    *p = (struct past){.version = s->version, .told = s->told, .paused = s->paused};
+    assert_int_equal(int_at(r->json, "version"), s->version);
+    reply_free(r);
+}
+
+static void do_back_to_name(struct session *s)
+{
+    size_t i = draw(NAMES);
+    struct reply *r =
+        post(modelled_client(), session_path(s->id, "/rewind"), "{'checkpoint':'n%zu'}", i);
+    if (s->named[i].version < 0) {
+        expect_error(r, 404, "checkpoint_not_found", "checkpoint");
+        return;
+    }
+    assert_int_equal(int_at(expect(r, 200)->json, "rewound_to"), s->named[i].version);
+    assert_int_equal(int_at(r->json, "version"), ++s->version);
+    is_as(s, &s->named[i]);
+    reply_free(r);
+}
+
+static void do_fork_at_name(struct session *s)
+{
+    size_t i = draw(NAMES);
+    struct session *n = some_session(false);
+    if (!n || s->named[i].version < 0)
+        return;
+    struct reply *r = expect(post(modelled_client(), session_path(s->id, "/fork"),
+                                  "{'id':'%s','checkpoint':'n%zu'}", n->id, i),
+                             201);
+    is_new(n, r);
+    assert_int_equal(n->version, s->named[i].version);
+    is_as(n, &s->named[i]);
+    n->metadata = at(r->json, "metadata.n") ? int_at(r->json, "metadata.n") : 0;
     reply_free(r);
 }
 
@@ -413,6 +469,9 @@ static const struct {
     {"keep", do_keep, 5},
     {"restore", do_restore, 6},
     {"rewind", do_rewind, 6},
+    {"name", do_name, 6},
+    {"back to a name", do_back_to_name, 5},
+    {"fork at a name", do_fork_at_name, 4},
     {"wrong", do_wrong, 1},
     {"restart", do_restart, 4},
 };

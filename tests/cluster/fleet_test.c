@@ -164,6 +164,47 @@ static void rewinds_on_changing_nodes(void **state)
     picture_done(&b);
 }
 
+/* The same of both, through any node: a name, back to it, a fork there, the name's end. */
+static void both(unsigned node, const char *id, const char *action, const char *body, int status)
+{
+    struct client *all[] = {fleet_at(&t.fleet, node), t.mirror.client};
+    for (size_t i = 0; i < 2; i++)
+        reply_free(expect(post(all[i], session_path(id, action), "%s", body), status));
+}
+
+static void names_on_changing_nodes(void **state)
+{
+    (void)state;
+    twin_create(&t, "named");
+    for (unsigned i = 0; i < 3; i++)
+        twin_turn(&t, "named", i, "And then?", 500 + i);
+    both(1, "named", "/checkpoints", "{\"name\":\"third\"}", 201);
+    for (unsigned i = 0; i < 14; i++) { /* far more than --keep-turns */
+        twin_turn(&t, "named", i, "On and on.", 510 + i);
+        if (i % 3 == 1)
+            reply_free(
+                expect(session_post(fleet_at(&t.fleet, i % FLEET_NODES), "named", "/pause"), 200));
+    }
+    expect_error(
+        post(fleet_at(&t.fleet, 0), session_path("named", "/checkpoints"), "{'name':'third'}"), 409,
+        "checkpoint_exists", "name");
+    both(2, "named", "/rewind", "{\"checkpoint\":\"third\"}", 200);
+    twin_turn(&t, "named", 0, "Another way.", 530);
+    both(1, "named", "/fork", "{\"id\":\"aside\",\"checkpoint\":\"third\"}", 201);
+    twin_turn(&t, "aside", 2, "Aside.", 531);
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        struct reply *r = expect(session_get(fleet_at(&t.fleet, i), "named"), 200);
+        assert_true(int_at(r->json, "kept_bytes") >= int_at(r->json, "bytes"));
+        reply_free(r);
+    }
+    reply_free(
+        expect(del(fleet_at(&t.fleet, 0), session_path("named", "/checkpoints/third")), 200));
+    expect_error(
+        post(fleet_at(&t.fleet, 1), session_path("named", "/rewind"), "{'checkpoint':'third'}"),
+        404, "checkpoint_not_found", "checkpoint");
+    twin_turn(&t, "named", 1, "And on.", 532);
+}
+
 /* --- keys and leases ---------------------------------------------------------------------------*/
 
 #define KEYED_BODY "{\"session\":\"keyed\",\"prompt\":\"Once\",\"seed\":7,\"max_tokens\":8}"
@@ -436,6 +477,7 @@ int main(void)
         cmocka_unit_test(pauses_and_forks_move),
         cmocka_unit_test(changes_are_seen_everywhere),
         cmocka_unit_test(rewinds_on_changing_nodes),
+        cmocka_unit_test(names_on_changing_nodes),
         cmocka_unit_test(keys_count_on_every_node),
         cmocka_unit_test(one_turn_at_a_time_in_all_of_it),
         cmocka_unit_test(a_turn_is_cancelled_from_any_node),

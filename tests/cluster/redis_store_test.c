@@ -1,6 +1,6 @@
 /* redis_store_test.c: the `redis://` store as its callers see it, against a model and the real
- * Redis: what every store must do (store_suite.h), leases, lists, and what is wrong with an answer.
- */
+ * Redis: what every store must do (store_suite.h), times to live, lists, and what is wrong with an
+ * answer. Leases are redis_lease_test.c's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,44 +15,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "server/store/redis_conn.h"
-#include "tests/support/redis.h"
-#include "tests/support/store_suite.h"
-
-static struct redis redis;
-
-static int start_redis(void **unused)
-{
-    (void)unused;
-    redis_init(&redis, "store", NULL);
-    return 0;
-}
-
-static int end_redis(void **unused)
-{
-    (void)unused;
-    redis_done(&redis);
-    return 0;
-}
-
-/* What is asked here is answered, however much else the machine has to do. */
-static const struct sl_store_options options = {.durable = true, .timeout_ms = 30000};
-
-static struct shop *new_shop_keeping(uint64_t keep_turns)
-{
-    struct shop *st = calloc(1, sizeof *st);
-    assert_non_null(st);
-    redis_do(&redis, "FLUSHALL");
-    shop_init_spec(st, redis.spec, &options);
-    st->keep_turns = keep_turns;
-    shop_must_open(st);
-    return st;
-}
-
-static struct shop *new_shop(void)
-{
-    return new_shop_keeping(0);
-}
+#include "tests/support/redis_shop.h"
 
 static void reopen_sometimes(struct shop *st, int round)
 {
@@ -63,66 +26,10 @@ static void reopen_sometimes(struct shop *st, int round)
 static void test_random_changes(void **state)
 {
     (void)state;
-    suite_random_changes(new_shop(), reopen_sometimes);
+    suite_random_changes(new_redis_shop(), reopen_sometimes);
 }
 
-/* --- leases ------------------------------------------------------------------------------------*/
-
-struct seen {
-    struct shop *st;
-    struct sl_store_view view;
-    char held_key[64];
-    enum sl_code code;
-    bool has_view;
-};
-
-static void on_seen(void *arg, const struct sl_store_view *v, const struct sl_error *err)
-{
-    struct seen *s = arg;
-    s->st->n_waiting--;
-    s->code = err ? err->code : SL_OK;
-    s->has_view = v != NULL;
-    if (!v)
-        return;
-    s->view = *v;
-    snprintf(s->held_key, sizeof s->held_key, "%s", v->held_key);
-    s->view.held_key = s->held_key;
-}
-
-static struct seen look(struct shop *st, const struct sl_store_key *k)
-{
-    struct seen s = {.st = st};
-    st->n_waiting++;
-    sl_store_look(st->store, k->tenant, k->id, on_seen, &s);
-    shop_run(st);
-    return s;
-}
-
-static struct seen take(struct shop *st, const struct sl_store_key *k, const char *key)
-{
-    struct seen s = {.st = st};
-    st->n_waiting++;
-    sl_store_take(st->store, k->tenant, k->id, key, SL_TAKER_TURN, on_seen, &s);
-    shop_run(st);
-    return s;
-}
-
-static enum sl_code turn(struct shop *st, const struct sl_store_key *k, uint64_t version)
-{
-    struct got g;
-    struct sl_store_turn t = {.version = version, .used_at = st->base, .continuation = {"{}", 2}};
-    sl_store_append_turn(st->store, k, &t, on_got, expect(st, &g));
-    shop_run(st);
-    return g.code;
-}
-
-static enum sl_code renew(struct shop *st, const struct sl_store_key *k)
-{
-    struct got g;
-    sl_store_renew(st->store, k, on_got, expect(st, &g));
-    shop_run(st);
-    return g.code;
-}
+/* --- earlier versions ------------------------------------------------------------------------*/
 
 static void check_past(struct shop *st, int round)
 {
@@ -136,7 +43,7 @@ static void test_random_changes_kept(void **state)
     (void)state;
     static const uint64_t keep[] = {0, 1, 4};
     for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
-        struct shop *st = new_shop_keeping(keep[i]);
+        struct shop *st = new_redis_shop_keeping(keep[i]);
         suite_random_changes(st, check_past);
     }
 }
@@ -152,238 +59,24 @@ static long long n_keys(void)
 static void test_nothing_kept_is_left(void **state)
 {
     (void)state;
-    struct shop *st = new_shop_keeping(4);
+    struct shop *st = new_redis_shop_keeping(4);
     do_create(st, 0);
     for (int i = 0; i < 20; i++) {
         do_turn(st, 0, false);
         do_snapshot(st, 0, 1000);
+        if (i % 7 == 2)
+            do_name(st, 0, 3);
         shop_run(st);
-        /* the form's number, head, lists of ids, turns, kept ones; and the snapshots */
-        assert_true(n_keys() <= 7 + 5);
+        /* the form's number, head, lists of ids, turns, kept ones, names; and the snapshots, of
+         * which each name holds one at most */
+        assert_true(n_keys() <= 8 + 5 + (long long)st->v[0].n_names);
     }
+    assert_int_equal(st->v[0].n_names, 3);
     assert_int_equal(shop_check_past(st), 0);
     do_remove(st, 0);
     shop_run(st);
     assert_int_equal(n_keys(), 1);
     free_shop(st);
-}
-
-static enum sl_code release(struct shop *st, const struct sl_store_key *k)
-{
-    struct got g;
-    sl_store_release(st->store, k, on_got, expect(st, &g));
-    shop_run(st);
-    return g.code;
-}
-
-/* Another server on the same Redis. */
-static struct shop *other_shop(void)
-{
-    struct shop *st = calloc(1, sizeof *st);
-    struct sl_error err;
-    assert_non_null(st);
-    shop_init_spec(st, redis.spec, &options);
-    assert_int_equal(shop_open(st, &err), SL_OK);
-    return st;
-}
-
-static void set_lease_over(const struct sl_store_key *k)
-{
-    redis_do(&redis, "HSET slate1:{%s/%s} lu 1", k->tenant, k->id);
-}
-
-static void test_one_holder_at_a_time(void **state)
-{
-    (void)state;
-    struct shop *a = new_shop(), *b = other_shop();
-    do_create(a, 0);
-    shop_run(a);
-    struct sl_store_key k = shop_key(a, 0);
-    assert_false(look(b, &k).view.held);
-    struct seen s = take(a, &k, "my-key");
-    assert_int_equal(s.code, SL_OK);
-    assert_int_equal(s.view.head.key.fence, 1);
-    assert_memory_equal(s.view.head.key.incarnation, k.incarnation, 16);
-    struct sl_store_key held = k;
-    held.fence = s.view.head.key.fence;
-    s = take(b, &k, NULL);
-    assert_int_equal(s.code, SL_E_SESSION_BUSY);
-    assert_string_equal(s.held_key, "my-key");
-    assert_int_equal(s.view.head.key.fence, 0);
-    s = look(b, &k);
-    assert_true(s.view.held);
-    assert_string_equal(s.held_key, "my-key");
-    /* Nobody else changes it, not even without any fence. */
-    assert_int_equal(turn(b, &k, 1), SL_E_SESSION_BUSY);
-    assert_int_equal(renew(a, &held), SL_OK);
-    /* Its own server takes it anew: it has lost the answer to a release. */
-    s = take(a, &k, NULL);
-    assert_int_equal(s.view.head.key.fence, 2);
-    assert_int_equal(renew(a, &held), SL_E_LEASE_LOST);
-    assert_int_equal(turn(a, &held, 1), SL_E_LEASE_LOST);
-    held.fence = 2;
-    assert_int_equal(turn(a, &held, 1), SL_OK); /* which releases it */
-    s = take(b, &k, NULL);
-    assert_int_equal(s.code, SL_OK);
-    assert_int_equal(s.view.head.version, 1);
-    assert_int_equal(s.view.head.key.fence, 3);
-    held.fence = 3;
-    assert_int_equal(release(b, &held), SL_OK);
-    assert_int_equal(release(b, &held), SL_OK); /* again: nothing */
-    assert_int_equal(take(a, &k, NULL).view.head.key.fence, 4);
-    free_shop(b);
-    free_shop(a);
-}
-
-/* What a server does that slept through the end of its lease. */
-static void test_a_lease_that_is_over(void **state)
-{
-    (void)state;
-    struct shop *a = new_shop(), *b = other_shop();
-    do_create(a, 0);
-    do_create(a, 1);
-    shop_run(a);
-    struct sl_store_key k = shop_key(a, 0), late = k, free = shop_key(a, 1);
-    late.fence = take(a, &k, NULL).view.head.key.fence;
-    set_lease_over(&k);
-    assert_false(look(b, &k).view.held);
-    struct sl_store_key held = k;
-    held.fence = take(b, &k, NULL).view.head.key.fence;
-    assert_int_equal(held.fence, late.fence + 1);
-    assert_int_equal(turn(a, &late, 1), SL_E_LEASE_LOST);
-    struct got g;
-    struct sl_store_head h = {.key = late, .version = 0, .used_at = a->base};
-    sl_store_put_head(a->store, &h, on_got, expect(a, &g));
-    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
-    sl_store_remove(a->store, &late, on_got, expect(a, &g));
-    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
-    unsigned char *p = sl_malloc(10);
-    assert_non_null(p);
-    memset(p, 0, 10);
-    h.version = 1;
-    sl_store_put_snapshot(a->store, &late, 1, &h, p, 10, on_got, expect(a, &g));
-    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
-    assert_int_equal(release(a, &late), SL_OK); /* of its own, which is gone: not of the other's */
-    assert_true(look(a, &k).view.held);
-    assert_int_equal(turn(b, &held, 1), SL_OK);
-    assert_int_equal(turn(a, &late, 2), SL_E_LEASE_LOST);
-    assert_int_equal(look(a, &k).view.head.version, 1);
-    /* One that nobody took: nothing has happened since, so it still counts. */
-    free.fence = take(a, &free, NULL).view.head.key.fence;
-    set_lease_over(&free);
-    assert_int_equal(renew(a, &free), SL_OK);
-    set_lease_over(&free);
-    assert_int_equal(turn(a, &free, 1), SL_OK);
-    free_shop(b);
-    free_shop(a);
-}
-
-/* --- what one server asks of another's turn ----------------------------------------------------*/
-
-struct asked {
-    struct shop *st;
-    enum sl_code code;
-    bool runs;
-    uint64_t fence;
-    struct sl_store_asked v[8];
-    size_t n;
-};
-
-static void on_told(void *arg, bool runs, uint64_t fence, const struct sl_error *err)
-{
-    struct asked *a = arg;
-    a->st->n_waiting--;
-    a->code = err ? err->code : SL_OK;
-    a->runs = runs;
-    a->fence = fence;
-}
-
-static struct asked ask(struct shop *st, const struct sl_store_key *k, enum sl_store_ask what,
-                        uint64_t fence)
-{
-    struct asked a = {.st = st};
-    st->n_waiting++;
-    sl_store_ask(st->store, k->tenant, k->id, what, fence, on_told, &a);
-    shop_run(st);
-    return a;
-}
-
-static void on_heard(void *arg, const struct sl_store_asked *v, size_t n,
-                     const struct sl_error *err)
-{
-    struct asked *a = arg;
-    a->st->n_waiting--;
-    assert_null(err);
-    assert_true(n <= sizeof a->v / sizeof *a->v);
-    memcpy(a->v, v, n * sizeof *v);
-    a->n = n;
-}
-
-static struct asked hear(struct shop *st)
-{
-    struct asked a = {.st = st};
-    st->n_waiting++;
-    sl_store_asked(st->store, on_heard, &a);
-    shop_run(st);
-    return a;
-}
-
-static void expect_told(struct asked a, enum sl_code code, bool runs, uint64_t fence)
-{
-    assert_int_equal(a.code, code);
-    assert_int_equal(a.runs, runs);
-    assert_int_equal(a.fence, fence);
-}
-
-static void test_what_is_asked_of_a_turn(void **state)
-{
-    (void)state;
-    struct shop *a = new_shop(), *b = other_shop();
-    struct sl_store_key none = {.tenant = "default", .id = "none"};
-    do_create(a, 0);
-    shop_run(a);
-    struct sl_store_key k = shop_key(a, 0), held = k;
-    expect_told(ask(b, &none, SL_ASK_CANCEL, 0), SL_E_SESSION_NOT_FOUND, false, 0);
-    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, false, 0);
-    held.fence = take(a, &k, NULL).view.head.key.fence;
-    assert_int_equal(hear(a).n, 0);
-    for (int i = 0; i < 2; i++) /* again: it is one thing that is asked */
-        expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, true, held.fence);
-    expect_told(ask(b, &k, SL_ASK_PAUSE, held.fence), SL_OK, true, held.fence);
-    expect_told(ask(b, &k, SL_ASK_PAUSE, held.fence + 1), SL_OK, false, held.fence);
-    redisReply *keys = redis_ask(&redis, "KEYS slate1:asked:?*");
-    assert_int_equal(keys->elements, 1);
-    redis_do(&redis, "SADD %s nonsense cancel", keys->element[0]->str);
-    redisReply *life = redis_ask(&redis, "PTTL %s", keys->element[0]->str);
-    assert_true(life->integer > 0); /* it ends by itself */
-    freeReplyObject(life);
-    freeReplyObject(keys);
-    assert_int_equal(hear(b).n, 0);
-    struct asked heard = hear(a);
-    assert_int_equal(heard.n, 2); /* what nobody can have asked is left out */
-    for (size_t i = 0; i < 2; i++) {
-        assert_string_equal(heard.v[i].tenant, k.tenant);
-        assert_string_equal(heard.v[i].id, k.id);
-        assert_int_equal(heard.v[i].fence, held.fence);
-    }
-    assert_int_equal(heard.v[0].what + heard.v[1].what, SL_ASK_CANCEL + SL_ASK_PAUSE);
-    assert_int_equal(hear(a).n, 0);
-    /* Without room for anything: what ends a turn may be what makes some. */
-    redis_do(&redis, "CONFIG SET maxmemory 1");
-    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, true, held.fence);
-    redis_do(&redis, "CONFIG SET maxmemory 0");
-    assert_int_equal(hear(a).n, 1);
-    assert_int_equal(turn(a, &held, 1), SL_OK);
-    expect_told(ask(b, &k, SL_ASK_CANCEL, held.fence), SL_OK, false, held.fence);
-    /* Something shorter than a turn cannot be ended. */
-    struct seen s = {.st = a};
-    a->n_waiting++;
-    sl_store_take(a->store, k.tenant, k.id, NULL, SL_TAKER_CHANGE, on_seen, &s);
-    shop_run(a);
-    assert_int_equal(s.code, SL_OK);
-    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, false, held.fence + 1);
-    free_shop(b);
-    free_shop(a);
 }
 
 /* --- while there is no Redis -------------------------------------------------------------------*/
@@ -460,7 +153,7 @@ static void make(struct shop *st, const char *tenant, const char *id, int64_t tt
 static void test_times_to_live(void **state)
 {
     (void)state;
-    struct shop *st = new_shop();
+    struct shop *st = new_redis_shop();
     int64_t now = st->base;
     make(st, "t", "over", 10, now - 11, SL_OK);
     make(st, "t", "there", 100, now - 11, SL_OK);
@@ -521,7 +214,7 @@ static void expect_page(struct shop *st, const char *after, const char *prefix, 
 static void test_lists(void **state)
 {
     (void)state;
-    struct shop *st = new_shop();
+    struct shop *st = new_redis_shop();
     static const char *const ids[] = {"b", "a", "ab", "B", "ac", "_", "abc", "z"};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         make(st, "t", ids[i], 0, st->base, SL_OK);
@@ -543,7 +236,7 @@ static void test_as_many_as_there_may_be(void **state)
 {
     (void)state;
     struct shop *st = calloc(1, sizeof *st);
-    struct sl_store_options few = options;
+    struct sl_store_options few = redis_options;
     few.max_sessions = 2;
     assert_non_null(st);
     redis_do(&redis, "FLUSHALL");
@@ -568,7 +261,7 @@ static void must_not_load(struct shop *st, size_t i, enum sl_code code, const ch
 static void test_damage_is_named(void **state)
 {
     (void)state;
-    struct shop *st = new_shop();
+    struct shop *st = new_redis_shop();
     do_create(st, 0);
     for (int i = 0; i < 3; i++)
         do_turn(st, 0, true);
@@ -602,157 +295,21 @@ static void test_damage_is_named(void **state)
     free_shop(st);
 }
 
-/* --- which Redis is taken ----------------------------------------------------------------------*/
-
-static void must_not_open(const char *spec, bool durable, enum sl_code code, const char *text)
-{
-    struct shop st;
-    struct sl_error err;
-    struct sl_store_options o = {.durable = durable, .timeout_ms = 500};
-    shop_init_spec(&st, spec, &o);
-    enum sl_code c = shop_open(&st, &err);
-    if (c != code || !strstr(err.message, text))
-        fail_msg("%s: %s '%s' instead of %s '%s'", spec, sl_code_name(c), c ? err.message : "",
-                 sl_code_name(code), text);
-    assert_null(strstr(err.message, "secret"));
-    shop_done(&st);
-}
-
-/* Through store.h: what no kind of store takes. */
-static void test_unknown_stores(void **state)
-{
-    (void)state;
-    must_not_open("rediss://:secret@127.0.0.1", true, SL_E_USAGE, "speaks no TLS");
-    must_not_open("valkey://:secret@127.0.0.1", true, SL_E_USAGE, "a store 'valkey' is not known");
-    must_not_open("redis:127.0.0.1", true, SL_E_USAGE, "the '//' is missing");
-    must_not_open("redis://u:secret@h/x", true, SL_E_USAGE, "the database is a number");
-}
-
-static void test_settings(void **state)
-{
-    char spec[128];
-    (void)state;
-    redis_do(&redis, "FLUSHALL");
-    redis_do(&redis, "CONFIG SET appendfsync everysec");
-    must_not_open(redis.spec, true, SL_E_USAGE, "appendfsync is 'everysec'");
-    redis_do(&redis, "CONFIG SET appendfsync always");
-    redis_do(&redis, "CONFIG SET appendonly no");
-    must_not_open(redis.spec, true, SL_E_USAGE, "appendonly is off");
-    redis_do(&redis, "CONFIG SET appendonly yes");
-    redis_do(&redis, "CONFIG SET maxmemory-policy allkeys-lru");
-    must_not_open(redis.spec, true, SL_E_USAGE, "maxmemory-policy is 'allkeys-lru'");
-    struct shop st;
-    struct sl_error err;
-    shop_init_spec(&st, redis.spec, &(struct sl_store_options){.durable = false});
-    assert_int_equal(shop_open(&st, &err), SL_OK);
-    shop_close(&st);
-    shop_done(&st);
-    redis_do(&redis, "CONFIG SET maxmemory-policy noeviction");
-    redis_do(&redis, "REPLICAOF 127.0.0.1 1");
-    must_not_open(redis.spec, true, SL_E_STORE_UNAVAILABLE, "is a read-only replica");
-    redis_do(&redis, "REPLICAOF NO ONE");
-    snprintf(spec, sizeof spec, "%s/99", redis.spec);
-    must_not_open(spec, true, SL_E_USAGE, "SELECT: ERR DB index is out of range");
-    snprintf(spec, sizeof spec, "redis://:secret@127.0.0.1:%u", redis.port);
-    must_not_open(spec, true, SL_E_USAGE, "AUTH: ERR");
-    redis_do(&redis, "ACL SETUSER slate on >se%%cret ~* +@all");
-    snprintf(spec, sizeof spec, "redis://slate:wrong@127.0.0.1:%u", redis.port);
-    must_not_open(spec, true, SL_E_USAGE, "AUTH: WRONGPASS");
-    snprintf(spec, sizeof spec, "redis://slate:se%%25cret@127.0.0.1:%u/3", redis.port);
-    shop_init_spec(&st, spec, &options);
-    assert_int_equal(shop_open(&st, &err), SL_OK);
-    do_create(&st, 0);
-    shop_run(&st);
-    assert_int_equal(st.n_failed, 0);
-    shop_close(&st);
-    shop_done(&st);
-    redisReply *r = redis_ask(&redis, "EXISTS slate1:{default/s0}"); /* of database 0 */
-    assert_int_equal(r->integer, 0);
-    freeReplyObject(r);
-    redis_do(&redis, "SET slate1:schema 3");
-    must_not_open(redis.spec, true, SL_E_USAGE, "slate1:schema is 3; this one knows 2 and earlier");
-    redis_do(&redis, "SET slate1:schema new");
-    must_not_open(redis.spec, false, SL_E_USAGE, "slate1:schema holds no number");
-    redis_do(&redis, "DEL slate1:schema");
-    redis_do(&redis, "CONFIG SET maxmemory 1"); /* what it holds can still be read */
-    shop_init_spec(&st, redis.spec, &options);
-    assert_int_equal(shop_open(&st, &err), SL_OK);
-    shop_close(&st);
-    shop_done(&st);
-    redis_do(&redis, "CONFIG SET maxmemory 0");
-    shop_init_spec(&st, redis.spec, &options);
-    assert_int_equal(shop_open(&st, &err), SL_OK);
-    shop_close(&st);
-    shop_done(&st);
-    r = redis_ask(&redis, "GET slate1:schema");
-    assert_string_equal(r->str, "1");
-    freeReplyObject(r);
-    redis_do(&redis, "ACL SETUSER slate -config");
-    must_not_open(spec, true, SL_E_USAGE, "allow CONFIG GET, or --durability drain");
-    redis_do(&redis, "ACL DELUSER slate");
-    must_not_open("redis://127.0.0.1:1", true, SL_E_STORE_UNAVAILABLE, "Connection refused");
-}
-
-static void test_addresses(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text, *host, *user, *password;
-        unsigned port, db;
-    } good[] = {{"//h", "h", "", "", 6379, 0},
-                {"//h:1", "h", "", "", 1, 0},
-                {"//h:65535/15", "h", "", "", 65535, 15},
-                {"//h/", "h", "", "", 6379, 0},
-                {"//[::1]", "::1", "", "", 6379, 0},
-                {"//[::1]:7/2", "::1", "", "", 7, 2},
-                {"//:p@h", "h", "", "p", 6379, 0},
-                {"//u:p%3A%40%2f@h:9", "h", "u", "p:@/", 9, 0}};
-    static const char *const bad[] = {
-        "",      "h",       "//",       "//:1",         "//h:",      "//h:0",    "//h:65536",
-        "//h:x", "//h/x",   "//h/-1",   "//h/99999999", "//[::1",    "//[::1]x", "//h?db=1",
-        "//u@h", "//:p%@h", "//:p%2@h", "//:p%zz@h",    "//:p%00@h", "//h#1"};
-    struct sl_rd_address a;
-    struct sl_error err;
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        assert_int_equal(sl_rd_address_parse(&a, good[i].text, &err), SL_OK);
-        assert_string_equal(a.host, good[i].host);
-        assert_string_equal(a.user, good[i].user);
-        assert_string_equal(a.password, good[i].password);
-        assert_int_equal(a.port, good[i].port);
-        assert_int_equal(a.db, good[i].db);
-    }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (sl_rd_address_parse(&a, bad[i], &err) != SL_E_USAGE)
-            fail_msg("'%s' was taken", bad[i]);
-    setenv("SLATE_REDIS_PASSWORD", "from outside", 1);
-    assert_int_equal(sl_rd_address_parse(&a, "//u@h", &err), SL_OK);
-    assert_string_equal(a.password, "from outside");
-    assert_int_equal(sl_rd_address_parse(&a, "//u:own@h", &err), SL_OK);
-    assert_string_equal(a.password, "own");
-    unsetenv("SLATE_REDIS_PASSWORD");
-}
-
 int main(void)
 {
     sl_log_setup(SL_LOG_ERROR, false);
-    suite_new_shop = new_shop;
+    suite_new_shop = new_redis_shop;
     suite_too_large = "a turn may have 256 MiB in the store";
     const struct CMUnitTest tests[] = {
         STORE_SUITE,
         cmocka_unit_test(test_random_changes),
         cmocka_unit_test(test_random_changes_kept),
         cmocka_unit_test(test_nothing_kept_is_left),
-        cmocka_unit_test(test_one_holder_at_a_time),
-        cmocka_unit_test(test_a_lease_that_is_over),
-        cmocka_unit_test(test_what_is_asked_of_a_turn),
         cmocka_unit_test(test_every_call_is_told_that_redis_is_away),
         cmocka_unit_test(test_times_to_live),
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_as_many_as_there_may_be),
         cmocka_unit_test(test_damage_is_named),
-        cmocka_unit_test(test_unknown_stores),
-        cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_addresses),
     };
     return cmocka_run_group_tests(tests, start_redis, end_redis);
 }

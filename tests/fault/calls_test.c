@@ -507,7 +507,9 @@ static void each_call_fails(void **state)
     print_message("%zu calls failed, each once: %zu requests were told, %zu had no answer\n",
                   n_tried, n_failed, n_broken);
     assert_true(n_tried > 400 / stride);
-    assert_true(stride > STRIDE || (n_failed > 0 && n_broken > 0));
+    /* With Redis most of them are made good by another connection. */
+    bool retries = !strncmp(store_name, "redis", 5);
+    assert_true(stride > STRIDE || ((n_failed > 0 || retries) && n_broken > 0));
 }
 
 static void each_allocation_fails(void **state)

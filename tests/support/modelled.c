@@ -77,6 +77,13 @@ void note_version(struct session *s)
     s->past[s->n_past++] = now;
 }
 
+void is_as(struct session *s, const struct past *p)
+{
+    s->told = p->told;
+    s->paused = p->paused;
+    note_version(s);
+}
+
 const struct past *past_of(const struct session *s, int64_t version)
 {
     for (size_t i = 0; i < s->n_past; i++)
@@ -92,6 +99,8 @@ void is_new(struct session *s, const struct reply *r)
     s->metadata = 0;
     s->told = s->paused = NULL;
     s->n_past = s->n_sure = 0;
+    for (size_t i = 0; i < NAMES; i++)
+        s->named[i] = (struct past){.version = -1};
     forget_keyed(s);
     split_etag(r, s->incarnation, &s->version);
 }

@@ -8,7 +8,7 @@
 #include "tests/support/histories.h"
 #include "tests/support/node.h"
 
-enum { SESSIONS = 14, PLACES = 6, TOKENS_MAX = 24, PAST_MAX = 64 };
+enum { SESSIONS = 14, PLACES = 6, TOKENS_MAX = 24, PAST_MAX = 64, NAMES = 2 };
 
 struct keyed { /* a turn that was answered under a key; the session's last one */
     char key[32], body[320];
@@ -31,6 +31,7 @@ struct session {
     const struct history *paused; /* `told`, where it can be gone on with */
     struct past past[PAST_MAX];   /* of this life, oldest first; the last one is what it is at */
     size_t n_past, n_sure;        /* sure: since it was made or restored */
+    struct past named[NAMES];     /* checkpoints "n0", "n1"; version -1: none */
     struct keyed keyed;
 };
 
@@ -57,6 +58,8 @@ void is_gone(struct session *s);
 void forget_keyed(struct session *s);
 /* It is at another version, or is so now, all of it. */
 void note_version(struct session *s);
+/* It becomes what it was then. */
+void is_as(struct session *s, const struct past *p);
 /* What it was at that version; NULL: that is not known. */
 const struct past *past_of(const struct session *s, int64_t version);
 /* A copy that lasts for the next 4 calls. */

@@ -259,6 +259,67 @@ void suite_conditions_of_snapshots(void **state)
     free_shop(st);
 }
 
+static void put_name(struct shop *st, const struct sl_store_key *k, uint64_t now, const char *name,
+                     uint64_t version, struct got *g)
+{
+    sl_store_put_name(st->store, k, now, name, version, on_got, expect(st, g));
+}
+
+void suite_conditions_of_names(void **state)
+{
+    (void)state;
+    struct shop *st = suite_new_shop();
+    struct got g;
+    do_create(st, 0);
+    do_turn(st, 0, false);
+    do_turn(st, 0, false);
+    do_name(st, 0, 0); /* at-N */
+    shop_run(st);
+    struct sl_store_key k = shop_key(st, 0), other = k, none = k;
+    char name[16];
+    snprintf(name, sizeof name, "%s", st->v[0].names[0].name);
+    put_name(st, &k, 2, name, 2, &g); /* again: nothing to be done */
+    shop_run(st);
+    assert_int_equal(g.code, SL_OK);
+    put_name(st, &k, 2, name, 1, &g);
+    must_fail(st, &g, SL_E_CHECKPOINT_EXISTS, "already, of version 2");
+    put_name(st, &k, 1, "x", 1, &g);
+    must_fail(st, &g, SL_E_VERSION_MISMATCH,
+              "is at version 2 in the store; this speaks of version 1");
+    put_name(st, &k, 2, "x", 3, &g);
+    must_fail(st, &g, SL_E_CHECKPOINT_NOT_FOUND, "session 's0' is not kept at version 3");
+    other.incarnation[3] ^= 1;
+    put_name(st, &other, 2, "x", 2, &g);
+    must_fail(st, &g, SL_E_VERSION_MISMATCH, "was deleted and made anew");
+    sl_store_drop_name(st->store, &other, 2, name, on_got, expect(st, &g));
+    must_fail(st, &g, SL_E_VERSION_MISMATCH, "was deleted and made anew");
+    none.id = "nobody";
+    put_name(st, &none, 2, "x", 2, &g);
+    must_fail(st, &g, SL_E_SESSION_NOT_FOUND, "there is no session 'nobody'");
+    sl_store_drop_name(st->store, &none, 2, name, on_got, expect(st, &g));
+    must_fail(st, &g, SL_E_SESSION_NOT_FOUND, "there is no session 'nobody'");
+    sl_store_drop_name(st->store, &k, 2, "x", on_got, expect(st, &g));
+    must_fail(st, &g, SL_E_CHECKPOINT_NOT_FOUND, "session 's0' has no checkpoint 'x'");
+    sl_store_drop_name(st->store, &k, 1, name, on_got, expect(st, &g));
+    must_fail(st, &g, SL_E_VERSION_MISMATCH, "speaks of version 1");
+    for (int i = 1; i < SHOP_NAMES; i++)
+        do_name(st, 0, 0);
+    shop_run(st);
+    none_failed(st);
+    put_name(st, &k, 2, "x", 2, &g);
+    must_fail(st, &g, SL_E_CHECKPOINTS_FULL, "has 4 named checkpoints, which is the limit");
+    do_turn(st, 0, false);
+    do_snapshot(st, 0, 700); /* version 2 is kept, with no snapshot before it */
+    do_turn(st, 0, false);
+    shop_run(st);
+    put_name(st, &k, 4, name, 2, &g);
+    shop_run(st);
+    assert_int_equal(g.code, SL_OK);
+    check_twice(st);
+    assert_int_equal(shop_check_past(st), 0);
+    free_shop(st);
+}
+
 /* A turn after a delete fails, also when both wait; so does what speaks of the life before. */
 void suite_order_within_a_session(void **state)
 {

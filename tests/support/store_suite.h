@@ -14,6 +14,7 @@ void suite_random_changes(struct shop *st, void (*after)(struct shop *st, int ro
 void suite_conditions_of_turns(void **state);
 void suite_conditions_of_heads(void **state);
 void suite_conditions_of_snapshots(void **state);
+void suite_conditions_of_names(void **state);
 void suite_order_within_a_session(void **state);
 void suite_calls_from_callbacks(void **state);
 void suite_sizes(void **state);
@@ -22,6 +23,7 @@ void suite_sizes(void **state);
     cmocka_unit_test(suite_life), cmocka_unit_test(suite_conditions_of_turns),                     \
         cmocka_unit_test(suite_conditions_of_heads),                                               \
         cmocka_unit_test(suite_conditions_of_snapshots),                                           \
+        cmocka_unit_test(suite_conditions_of_names),                                               \
         cmocka_unit_test(suite_order_within_a_session),                                            \
         cmocka_unit_test(suite_calls_from_callbacks), cmocka_unit_test(suite_sizes)
 

@@ -1,0 +1,261 @@
+/* redis_lease_test.c: leases and fences of the `redis://` store, and what one server asks of
+ * another's turns, on the real Redis. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "tests/support/redis_shop.h"
+
+static void set_lease_over(const struct sl_store_key *k)
+{
+    redis_do(&redis, "HSET slate1:{%s/%s} lu 1", k->tenant, k->id);
+}
+
+static void test_one_holder_at_a_time(void **state)
+{
+    (void)state;
+    struct shop *a = new_redis_shop(), *b = other_redis_shop();
+    do_create(a, 0);
+    shop_run(a);
+    struct sl_store_key k = shop_key(a, 0);
+    assert_false(look(b, &k).view.held);
+    struct seen s = take(a, &k, "my-key");
+    assert_int_equal(s.code, SL_OK);
+    assert_int_equal(s.view.head.key.fence, 1);
+    assert_memory_equal(s.view.head.key.incarnation, k.incarnation, 16);
+    struct sl_store_key held = k;
+    held.fence = s.view.head.key.fence;
+    s = take(b, &k, NULL);
+    assert_int_equal(s.code, SL_E_SESSION_BUSY);
+    assert_string_equal(s.held_key, "my-key");
+    assert_int_equal(s.view.head.key.fence, 0);
+    s = look(b, &k);
+    assert_true(s.view.held);
+    assert_string_equal(s.held_key, "my-key");
+    /* Nobody else changes it, not even without any fence. */
+    assert_int_equal(turn(b, &k, 1), SL_E_SESSION_BUSY);
+    assert_int_equal(renew(a, &held), SL_OK);
+    /* Its own server takes it anew: it has lost the answer to a release. */
+    s = take(a, &k, NULL);
+    assert_int_equal(s.view.head.key.fence, 2);
+    assert_int_equal(renew(a, &held), SL_E_LEASE_LOST);
+    assert_int_equal(turn(a, &held, 1), SL_E_LEASE_LOST);
+    held.fence = 2;
+    assert_int_equal(turn(a, &held, 1), SL_OK); /* which releases it */
+    s = take(b, &k, NULL);
+    assert_int_equal(s.code, SL_OK);
+    assert_int_equal(s.view.head.version, 1);
+    assert_int_equal(s.view.head.key.fence, 3);
+    held.fence = 3;
+    assert_int_equal(release(b, &held), SL_OK);
+    assert_int_equal(release(b, &held), SL_OK); /* again: nothing */
+    assert_int_equal(take(a, &k, NULL).view.head.key.fence, 4);
+    free_shop(b);
+    free_shop(a);
+}
+
+/* What a server does that slept through the end of its lease. */
+static void test_a_lease_that_is_over(void **state)
+{
+    (void)state;
+    struct shop *a = new_redis_shop(), *b = other_redis_shop();
+    do_create(a, 0);
+    do_create(a, 1);
+    shop_run(a);
+    struct sl_store_key k = shop_key(a, 0), late = k, free = shop_key(a, 1);
+    late.fence = take(a, &k, NULL).view.head.key.fence;
+    set_lease_over(&k);
+    assert_false(look(b, &k).view.held);
+    struct sl_store_key held = k;
+    held.fence = take(b, &k, NULL).view.head.key.fence;
+    assert_int_equal(held.fence, late.fence + 1);
+    assert_int_equal(turn(a, &late, 1), SL_E_LEASE_LOST);
+    struct got g;
+    struct sl_store_head h = {.key = late, .version = 0, .used_at = a->base};
+    sl_store_put_head(a->store, &h, on_got, expect(a, &g));
+    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
+    sl_store_remove(a->store, &late, on_got, expect(a, &g));
+    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
+    unsigned char *p = sl_malloc(10);
+    assert_non_null(p);
+    memset(p, 0, 10);
+    h.version = 1;
+    sl_store_put_snapshot(a->store, &late, 1, &h, p, 10, on_got, expect(a, &g));
+    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
+    assert_int_equal(release(a, &late), SL_OK); /* of its own, which is gone: not of the other's */
+    assert_true(look(a, &k).view.held);
+    assert_int_equal(turn(b, &held, 1), SL_OK);
+    assert_int_equal(turn(a, &late, 2), SL_E_LEASE_LOST);
+    assert_int_equal(look(a, &k).view.head.version, 1);
+    /* One that nobody took: nothing has happened since, so it still counts. */
+    free.fence = take(a, &free, NULL).view.head.key.fence;
+    set_lease_over(&free);
+    assert_int_equal(renew(a, &free), SL_OK);
+    set_lease_over(&free);
+    assert_int_equal(turn(a, &free, 1), SL_OK);
+    free_shop(b);
+    free_shop(a);
+}
+
+/* Checkpoints' names are changed under the lease, too. */
+static void test_names_and_leases(void **state)
+{
+    (void)state;
+    struct shop *a = new_redis_shop(), *b = other_redis_shop();
+    do_create(a, 0);
+    do_turn(a, 0, false);
+    shop_run(a);
+    struct got g;
+    struct sl_store_key k = shop_key(a, 0), late = k, held = k;
+    late.fence = take(a, &k, NULL).view.head.key.fence;
+    sl_store_put_name(b->store, &k, 1, "x", 1, on_got, expect(b, &g));
+    must_fail(b, &g, SL_E_SESSION_BUSY, "another server is at it");
+    sl_store_put_name(a->store, &late, 1, "x", 1, on_got, expect(a, &g));
+    shop_run(a);
+    assert_int_equal(g.code, SL_OK);
+    assert_int_equal(look(b, &k).view.head.n_names, 1);
+    sl_store_drop_name(b->store, &k, 1, "x", on_got, expect(b, &g));
+    must_fail(b, &g, SL_E_SESSION_BUSY, "another server is at it");
+    set_lease_over(&k);
+    held.fence = take(b, &k, NULL).view.head.key.fence;
+    sl_store_put_name(a->store, &late, 1, "y", 1, on_got, expect(a, &g));
+    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
+    sl_store_drop_name(a->store, &late, 1, "x", on_got, expect(a, &g));
+    must_fail(a, &g, SL_E_LEASE_LOST, "another server took it");
+    assert_int_equal(look(a, &k).view.head.n_names, 1);
+    sl_store_drop_name(b->store, &held, 1, "x", on_got, expect(b, &g));
+    shop_run(b);
+    assert_int_equal(g.code, SL_OK);
+    assert_int_equal(look(a, &k).view.head.n_names, 0);
+    free_shop(b);
+    free_shop(a);
+}
+
+/* --- what one server asks of another's turn ----------------------------------------------------*/
+
+struct asked {
+    struct shop *st;
+    enum sl_code code;
+    bool runs;
+    uint64_t fence;
+    struct sl_store_asked v[8];
+    size_t n;
+};
+
+static void on_told(void *arg, bool runs, uint64_t fence, const struct sl_error *err)
+{
+    struct asked *a = arg;
+    a->st->n_waiting--;
+    a->code = err ? err->code : SL_OK;
+    a->runs = runs;
+    a->fence = fence;
+}
+
+static struct asked ask(struct shop *st, const struct sl_store_key *k, enum sl_store_ask what,
+                        uint64_t fence)
+{
+    struct asked a = {.st = st};
+    st->n_waiting++;
+    sl_store_ask(st->store, k->tenant, k->id, what, fence, on_told, &a);
+    shop_run(st);
+    return a;
+}
+
+static void on_heard(void *arg, const struct sl_store_asked *v, size_t n,
+                     const struct sl_error *err)
+{
+    struct asked *a = arg;
+    a->st->n_waiting--;
+    assert_null(err);
+    assert_true(n <= sizeof a->v / sizeof *a->v);
+    memcpy(a->v, v, n * sizeof *v);
+    a->n = n;
+}
+
+static struct asked hear(struct shop *st)
+{
+    struct asked a = {.st = st};
+    st->n_waiting++;
+    sl_store_asked(st->store, on_heard, &a);
+    shop_run(st);
+    return a;
+}
+
+static void expect_told(struct asked a, enum sl_code code, bool runs, uint64_t fence)
+{
+    assert_int_equal(a.code, code);
+    assert_int_equal(a.runs, runs);
+    assert_int_equal(a.fence, fence);
+}
+
+static void test_what_is_asked_of_a_turn(void **state)
+{
+    (void)state;
+    struct shop *a = new_redis_shop(), *b = other_redis_shop();
+    struct sl_store_key none = {.tenant = "default", .id = "none"};
+    do_create(a, 0);
+    shop_run(a);
+    struct sl_store_key k = shop_key(a, 0), held = k;
+    expect_told(ask(b, &none, SL_ASK_CANCEL, 0), SL_E_SESSION_NOT_FOUND, false, 0);
+    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, false, 0);
+    held.fence = take(a, &k, NULL).view.head.key.fence;
+    assert_int_equal(hear(a).n, 0);
+    for (int i = 0; i < 2; i++) /* again: it is one thing that is asked */
+        expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, true, held.fence);
+    expect_told(ask(b, &k, SL_ASK_PAUSE, held.fence), SL_OK, true, held.fence);
+    expect_told(ask(b, &k, SL_ASK_PAUSE, held.fence + 1), SL_OK, false, held.fence);
+    redisReply *keys = redis_ask(&redis, "KEYS slate1:asked:?*");
+    assert_int_equal(keys->elements, 1);
+    redis_do(&redis, "SADD %s nonsense cancel", keys->element[0]->str);
+    redisReply *life = redis_ask(&redis, "PTTL %s", keys->element[0]->str);
+    assert_true(life->integer > 0); /* it ends by itself */
+    freeReplyObject(life);
+    freeReplyObject(keys);
+    assert_int_equal(hear(b).n, 0);
+    struct asked heard = hear(a);
+    assert_int_equal(heard.n, 2); /* what nobody can have asked is left out */
+    for (size_t i = 0; i < 2; i++) {
+        assert_string_equal(heard.v[i].tenant, k.tenant);
+        assert_string_equal(heard.v[i].id, k.id);
+        assert_int_equal(heard.v[i].fence, held.fence);
+    }
+    assert_int_equal(heard.v[0].what + heard.v[1].what, SL_ASK_CANCEL + SL_ASK_PAUSE);
+    assert_int_equal(hear(a).n, 0);
+    /* Without room for anything: what ends a turn may be what makes some. */
+    redis_do(&redis, "CONFIG SET maxmemory 1");
+    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, true, held.fence);
+    redis_do(&redis, "CONFIG SET maxmemory 0");
+    assert_int_equal(hear(a).n, 1);
+    assert_int_equal(turn(a, &held, 1), SL_OK);
+    expect_told(ask(b, &k, SL_ASK_CANCEL, held.fence), SL_OK, false, held.fence);
+    /* Something shorter than a turn cannot be ended. */
+    struct seen s = {.st = a};
+    a->n_waiting++;
+    sl_store_take(a->store, k.tenant, k.id, NULL, SL_TAKER_CHANGE, on_seen, &s);
+    shop_run(a);
+    assert_int_equal(s.code, SL_OK);
+    expect_told(ask(b, &k, SL_ASK_CANCEL, 0), SL_OK, false, held.fence + 1);
+    free_shop(b);
+    free_shop(a);
+}
+
+int main(void)
+{
+    sl_log_setup(SL_LOG_ERROR, false);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_holder_at_a_time),
+        cmocka_unit_test(test_a_lease_that_is_over),
+        cmocka_unit_test(test_names_and_leases),
+        cmocka_unit_test(test_what_is_asked_of_a_turn),
+    };
+    return cmocka_run_group_tests(tests, start_redis, end_redis);
+}
