@@ -206,6 +206,11 @@ static const struct sl_option options[] = {
      "Bytes waiting for a slow client at which its turn is no longer drawn from.", SL_CMD_SERVE},
     {"write-low", SL_OPTION_SIZE, AT(write_low), "64KiB", 0, GIB, NULL, "SIZE",
      "Bytes waiting at which it goes on.", SL_CMD_SERVE},
+    {"max-write-memory", SL_OPTION_SIZE, AT(max_write_memory), "512MiB", 64 * KIB, 1024 * GIB, NULL,
+     "SIZE",
+     "What waits for all clients together. Above it the one that takes the least is disconnected, "
+     "then the next.",
+     SL_CMD_SERVE},
     /* operations */
     {"ping-interval", SL_OPTION_DURATION, AT(ping_interval_ms), "15s", 10, HOUR, NULL, "TIME",
      "Time without data after which a stream carries a comment.", SL_CMD_SERVE},

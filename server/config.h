@@ -137,6 +137,7 @@ struct sl_config {
     uint64_t write_timeout_ms;
     uint64_t write_rate; /* bytes a second */
     uint64_t write_high;
+    uint64_t max_write_memory; /* of all responses that wait for their clients together */
     uint64_t write_low;
     /* operations */
     uint64_t drain_delay_ms;

@@ -268,6 +268,8 @@ static void flush(struct sl_conn *c)
         }
     }
     c->behind = c->sending;
+    if (c->behind && c->env->unread_bytes > c->env->config->max_write_memory)
+        c->ops->crowded(c->t);
 }
 
 void sl_conn_sent(struct sl_conn *c, bool ok)
@@ -504,10 +506,24 @@ static void time_out_request(struct sl_conn *c, const char *what, uint64_t ms)
     c->in_advance = false;
 }
 
+static uint64_t taken_by_now(const struct sl_conn *c)
+{
+    return c->n_taken + c->n_sending - c->ops->unsent(c->t);
+}
+
+bool sl_conn_is_behind(const struct sl_conn *c, int64_t *ret_ms, uint64_t *ret_taken)
+{
+    if (!c->behind)
+        return false;
+    *ret_ms = now_ms(c) - c->progress_ms;
+    *ret_taken = taken_by_now(c) - c->seen;
+    return true;
+}
+
 static void tick_sending(struct sl_conn *c, int64_t now)
 {
     const struct sl_config *cfg = c->env->config;
-    uint64_t taken = c->n_taken + c->n_sending - c->ops->unsent(c->t);
+    uint64_t taken = taken_by_now(c);
     uint64_t least = cfg->write_rate * cfg->write_timeout_ms / 1000;
     if (now < c->progress_ms + (int64_t)cfg->write_timeout_ms)
         return;
@@ -557,6 +573,7 @@ struct sl_conn *sl_conn_open(struct sl_conn_env *env, const struct sl_transport 
     c->env = env;
     c->ops = ops;
     c->t = t;
+    c->out.total = &env->unread_bytes;
     sl_http_init(&c->http, (struct sl_http_limits){.max_header = (size_t)env->config->max_header,
                                                    .max_uri = (size_t)env->config->max_uri});
     c->idle_ms = now_ms(c);

@@ -55,7 +55,8 @@ struct sl_transport {
     void (*watch)(void *t, bool on);          /* while not reading: sl_conn_gone() at a hang-up */
     void (*deadline)(void *t, int64_t at_ms); /* sl_conn_tick() at that time; -1: never */
     void (*wake)(void *t);                    /* sl_conn_advance() on the loop's next turn */
-    void (*shut)(void *t);                    /* no more will be sent */
+    void (*crowded)(void *t); /* --max-write-memory is exceeded: somebody is to go, soon */
+    void (*shut)(void *t);    /* no more will be sent */
     /* When it changes, and again where the client has moved on (a request answered, a good piece of
      * a body received) and waiting begins anew. */
     void (*waits)(void *t, enum sl_conn_wait w);
@@ -74,6 +75,7 @@ struct sl_conn_env {
     struct sl_keys *keys;   /* swapped by a reload; NULL: none needed */
     size_t max_connections; /* config's, or fewer where the system gives fewer descriptors */
     uint64_t body_bytes;    /* held by all bodies */
+    uint64_t unread_bytes;  /* of all responses, not taken by their clients yet */
     bool closing_down;      /* draining: answers say Connection: close */
     bool closing;           /* nothing is begun any more: DRAINING */
     char id_prefix[17];     /* of request ids made here */
@@ -193,6 +195,9 @@ bool sl_conn_is_midway(const struct sl_conn *c);
 
 /* Has it begun a request, or, new, not asked anything yet, both within the last second? */
 bool sl_conn_awaits(const struct sl_conn *c);
+/* Has something been waiting for the client to read? Then for how long, and how much of it was
+ * taken meanwhile. */
+bool sl_conn_is_behind(const struct sl_conn *c, int64_t *ret_ms, uint64_t *ret_taken);
 /* The server closes: an idle connection at once, others after what has been written was sent; a
  * running exchange is aborted. */
 void sl_conn_stop(struct sl_conn *c);

@@ -63,11 +63,13 @@
     X(REFUSED, COUNTER, "slate_http_connections_refused_total",                                    \
       "Connections refused because of --max-connections")                                          \
     X(SHED, COUNTER, "slate_http_connections_shed_total",                                          \
-      "Connections that waited for their client and lost their place to a new one")                \
+      "Connections that waited for their client and lost their place to others")                   \
     X(IN_FLIGHT, GAUGE, "slate_http_requests_in_flight", "Requests being answered")                \
     X(ABORTED, COUNTER, "slate_http_requests_aborted_total", "Requests whose client went away")    \
     X(TIMEOUTS, COUNTER, "slate_http_timeouts_total", "Connections closed by a deadline")          \
     X(BODY_MEMORY, GAUGE, "slate_http_body_bytes", "Bytes held by request bodies")                 \
+    X(WRITE_MEMORY, GAUGE, "slate_http_unread_bytes",                                              \
+      "Bytes of responses that wait for their clients")                                            \
     X(RECEIVED, COUNTER, "slate_http_received_bytes_total", "Bytes read from clients")             \
     X(SENT, COUNTER, "slate_http_sent_bytes_total", "Bytes written to clients")                    \
     X(HTTP_DURATION, HISTOGRAM, "slate_http_request_duration_seconds",                             \

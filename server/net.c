@@ -11,7 +11,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
-enum { KEEPALIVE_S = 60 };
+enum { KEEPALIVE_S = 60, FAIR = 64 * 1024 };
 
 struct sl_net_conn {
     struct sl_net *net;
@@ -258,6 +258,42 @@ static void t_deadline(void *t, int64_t at_ms)
     uv_timer_start(&c->timer, on_timer, at_ms > now ? (uint64_t)(at_ms - now) : 0, 0);
 }
 
+/* Of those that something waits for, who took the least a millisecond since then, FAIR bytes being
+ * given to each: who has just begun to wait is not yet slow. NULL: nobody. */
+static struct sl_net_conn *slowest(const struct sl_net *n)
+{
+    struct sl_net_conn *worst = NULL;
+    double least = 0;
+    for (struct sl_net_conn *c = n->conns; c; c = c->next) {
+        int64_t ms;
+        uint64_t taken;
+        if (c->closing || !sl_conn_is_behind(c->conn, &ms, &taken))
+            continue;
+        double pace = (double)(taken + FAIR) / (double)(ms > 0 ? ms : 1);
+        if (!worst || pace < least) {
+            worst = c;
+            least = pace;
+        }
+    }
+    return worst;
+}
+
+static void on_idle(uv_idle_t *idle);
+
+/* One at a time: what it held is free when its handles are closed, by the loop's next turn. */
+static void thin_out(struct sl_net *n)
+{
+    n->crowded = n->env->unread_bytes > n->env->config->max_write_memory;
+    struct sl_net_conn *c = n->crowded ? slowest(n) : NULL;
+    if (!c) {
+        n->crowded = false; /* nobody's to take: until somebody is behind again */
+        return;
+    }
+    sl_metric_add(&n->env->metrics, SL_M_SHED, 1);
+    sl_conn_gone(c->conn);
+    uv_idle_start(&n->idle, on_idle);
+}
+
 static void on_idle(uv_idle_t *idle)
 {
     struct sl_net *n = idle->data;
@@ -273,6 +309,8 @@ static void on_idle(uv_idle_t *idle)
             sl_conn_advance(c->conn);
         c = next;
     }
+    if (n->crowded)
+        thin_out(n);
 }
 
 static void t_wake(void *t)
@@ -284,6 +322,13 @@ static void t_wake(void *t)
     c->next_waker = c->net->wakers;
     c->net->wakers = c;
     uv_idle_start(&c->net->idle, on_idle);
+}
+
+static void t_crowded(void *t)
+{
+    struct sl_net *n = ((struct sl_net_conn *)t)->net;
+    n->crowded = true;
+    uv_idle_start(&n->idle, on_idle);
 }
 
 static void on_shut(uv_shutdown_t *req, int status)
@@ -326,6 +371,7 @@ static const struct sl_transport transport = {
     .watch = t_watch,
     .deadline = t_deadline,
     .wake = t_wake,
+    .crowded = t_crowded,
     .shut = t_shut,
     .close = t_close,
     .waits = t_waits,

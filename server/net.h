@@ -32,6 +32,7 @@ struct sl_net {
     char *unix_path;   /* to be removed at the end; NULL: TCP */
     uv_idle_t idle;
     bool has_idle;
+    bool crowded;               /* --max-write-memory is exceeded: the loop's next turn thins out */
     struct sl_net_conn *conns;  /* all, doubly linked */
     struct sl_net_conn *wakers; /* those to be advanced */
     size_t n_conns;

@@ -18,6 +18,13 @@ struct sl_out_chunk {
     char own[];
 };
 
+static void count(struct sl_out *o, size_t more, size_t less)
+{
+    o->n = o->n + more - less;
+    if (o->total)
+        *o->total = *o->total + more - less;
+}
+
 static void push(struct sl_out *o, struct sl_out_chunk *c)
 {
     if (o->last)
@@ -53,7 +60,7 @@ bool sl_out_copy(struct sl_out *o, const void *data, size_t n)
     }
     memcpy(c->own + c->end, data, n);
     c->end += n;
-    o->n += n;
+    count(o, n, 0);
     return true;
 }
 
@@ -68,7 +75,7 @@ bool sl_out_borrow(struct sl_out *o, const void *data, size_t n, void (*release)
     }
     *c = (struct sl_out_chunk){.data = data, .end = n, .release = release, .arg = arg};
     push(o, c);
-    o->n += n;
+    count(o, n, 0);
     return true;
 }
 
@@ -84,7 +91,7 @@ size_t sl_out_spans(const struct sl_out *o, struct iovec *spans, size_t max)
 void sl_out_consume(struct sl_out *o, size_t n)
 {
     assert(n <= o->n);
-    o->n -= n;
+    count(o, 0, n);
     while (n > 0) {
         struct sl_out_chunk *c = o->first;
         size_t k = c->end - c->begin;
@@ -101,5 +108,5 @@ void sl_out_clear(struct sl_out *o)
 {
     while (o->first)
         free_first(o);
-    o->n = 0;
+    count(o, 0, o->n);
 }

@@ -13,7 +13,8 @@ struct sl_out_chunk;
 
 struct sl_out {
     struct sl_out_chunk *first, *last;
-    size_t n; /* bytes in all chunks */
+    size_t n;        /* bytes in all chunks */
+    uint64_t *total; /* those of several queues together are kept here; may be NULL */
 };
 
 /* false: no memory; nothing was appended. */

@@ -463,6 +463,7 @@ const struct sl_keys *sl_server_keys(const struct sl_server *s)
 enum sl_code sl_server_scrape(struct sl_server *s, char **ret, size_t *ret_n, struct sl_error *err)
 {
     sl_metric_set(&s->env.metrics, SL_M_BODY_MEMORY, (double)s->env.body_bytes);
+    sl_metric_set(&s->env.metrics, SL_M_WRITE_MEMORY, (double)s->env.unread_bytes);
     if (s->hooks.collect)
         s->hooks.collect(s->hooks.app, &s->env.metrics);
     return sl_metrics_write(&s->env.metrics, &s->env.router, s->hooks.more_metrics, s->hooks.app,

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/support/client.h"
 #include "tests/support/server.h"
 #include "tests/support/tree.h"
 
@@ -57,6 +58,45 @@ static void test_newcomers_take_the_place_of_who_waits(void **state)
     server_stop(s);
 }
 
+/* What waits for clients that do not read is bounded, all of it together: those who take the least
+ * go. Who reads has all he asked for. */
+static void test_unread_answers_are_bounded(void **state)
+{
+    (void)state;
+    enum { FOES = 8, ASKED = 100, LIMIT = 2 << 20 };
+    struct server *s =
+        server_start(ARGS("--max-write-memory", "2MiB", "--write-high", "1MiB", "--read-ahead",
+                          "16KiB", "--write-timeout", "1h", "--write-rate", "0"));
+    struct raw *foe[FOES], *honest = raw_open(s);
+    raw_expect_ask(s,
+                   "POST /v1/sessions HTTP/1.1\r\n" HOST
+                   "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{\"id\":\"a\"}",
+                   201, "\"a\"");
+    for (int i = 0; i < FOES; i++) {
+        foe[i] = raw_open(s);
+        for (int k = 0; k < ASKED; k++)
+            raw_puts(foe[i], GET("/v1/sessions/a/snapshot"));
+    }
+    double shed = 0;
+    int64_t end = client_now_ms() + CLIENT_DEADLINE_MS;
+    while (shed < FOES - LIMIT / (1 << 20)) { /* each of them holds more than a MiB */
+        assert_true(client_now_ms() < end);
+        raw_puts(honest, GET("/v1/sessions/a/snapshot"));
+        raw_expect(honest, 200);
+        struct raw_response *p = raw_ask(s, GET("/metrics"));
+        shed = strtod(strstr(p->body, "\nslate_http_connections_shed_total ") + 35, NULL);
+        raw_response_free(p);
+    }
+    struct raw_response *p = raw_ask(s, GET("/metrics"));
+    double unread = strtod(strstr(p->body, "\nslate_http_unread_bytes ") + 25, NULL);
+    assert_true(unread > 0 && unread <= LIMIT);
+    raw_response_free(p);
+    for (int i = 0; i < FOES; i++)
+        raw_close(foe[i]);
+    raw_close(honest);
+    server_stop(s);
+}
+
 /* Few descriptors, and no more to be had: fewer connections, and the store still has its own. */
 static void test_few_descriptors(void **state)
 {
@@ -92,6 +132,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newcomers_take_the_place_of_who_waits),
+        cmocka_unit_test(test_unread_answers_are_bounded),
         cmocka_unit_test(test_few_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -96,6 +96,12 @@ static void t_wake(void *t)
     io.woken = true;
 }
 
+static void t_crowded(void *t)
+{
+    (void)t;
+    assert(!io.closed);
+}
+
 static void t_shut(void *t)
 {
     (void)t;
@@ -124,8 +130,8 @@ static int64_t t_now(void *t)
 }
 
 static const struct sl_transport transport = {t_send,  t_send_later, t_unsent, t_read,
-                                              t_watch, t_deadline,   t_wake,   t_shut,
-                                              t_waits, t_close,      t_now};
+                                              t_watch, t_deadline,   t_wake,   t_crowded,
+                                              t_shut,  t_waits,      t_close,  t_now};
 
 /* --- handlers --------------------------------------------------------------------------------- */
 
@@ -306,6 +312,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                       .write_timeout_ms = 1000,
                                       .write_high = 1000,
                                       .write_low = 100,
+                                      .max_write_memory = 1500,
                                       .ping_interval_ms = 500};
     static struct sl_conn_env env;
     if (!env.config) {

@@ -79,6 +79,13 @@ static void t_wake(void *t)
     w->woken = true;
 }
 
+static void t_crowded(void *t)
+{
+    struct wire *w = t;
+    assert_false(w->closed);
+    w->n_crowded++;
+}
+
 static void t_shut(void *t)
 {
     struct wire *w = t;
@@ -115,6 +122,7 @@ static const struct sl_transport transport = {
     .watch = t_watch,
     .deadline = t_deadline,
     .wake = t_wake,
+    .crowded = t_crowded,
     .shut = t_shut,
     .close = t_close,
     .waits = t_waits,
@@ -147,6 +155,7 @@ void wire_config(struct sl_config *c)
         .write_rate = 100,
         .write_high = 4096,
         .write_low = 1024,
+        .max_write_memory = 65536,
         .ping_interval_ms = 700,
     };
 }

@@ -18,7 +18,7 @@ struct wire {
     bool is_sending;
     bool reading, watching, woken, shut, closed;
     enum sl_conn_wait waits;
-    unsigned n_waits; /* how often it was told */
+    unsigned n_waits, n_crowded; /* how often it was told */
     int64_t now_ms, deadline_ms;
 };
 

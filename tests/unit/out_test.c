@@ -33,7 +33,8 @@ static void release(void *arg)
 static void test_against_a_plain_buffer(void **state)
 {
     (void)state;
-    struct sl_out o = {0};
+    uint64_t total = 5; /* others have some, too */
+    struct sl_out o = {.total = &total};
     unsigned char *want = malloc(TOTAL);
     size_t n_want = 0, n_taken = 0;
     for (size_t i = 0; i < TOTAL; i++)
@@ -63,6 +64,7 @@ static void test_against_a_plain_buffer(void **state)
             n_taken += sent;
         }
         assert_int_equal(o.n, n_want - n_taken);
+        assert_int_equal(total, 5 + o.n);
     }
     assert_int_equal(borrowed, 0);
     free(want);
@@ -71,7 +73,8 @@ static void test_against_a_plain_buffer(void **state)
 static void test_no_memory(void **state)
 {
     (void)state;
-    struct sl_out o = {0};
+    uint64_t total = 5;
+    struct sl_out o = {.total = &total};
     assert_true(sl_out_copy(&o, "abc", 3));
     sl_mem_fail_after(0);
     char *big = calloc(1, 10000), *mine = malloc(10);
@@ -82,11 +85,13 @@ static void test_no_memory(void **state)
     assert_int_equal(borrowed, 0); /* released all the same */
     sl_mem_fail_after(-1);
     assert_int_equal(o.n, 6);
+    assert_int_equal(total, 11);
     mine = malloc(10);
     borrowed = 1;
     assert_true(sl_out_borrow(&o, mine, 10, release, mine));
     sl_out_clear(&o);
     assert_int_equal(o.n, 0);
+    assert_int_equal(total, 5);
     assert_int_equal(borrowed, 0);
     free(big);
 }
