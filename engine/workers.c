@@ -51,6 +51,7 @@ struct sl_workers {
     alignas(SL_ALIGN) sl_work_fn *fn;
     void *arg;
     size_t n_threads; /* with the caller */
+    uint64_t n_calls;
     int64_t spin_ns;
     struct worker *workers; /* n_threads - 1 */
 };
@@ -132,6 +133,7 @@ static void call_workers(struct sl_workers *w, sl_work_fn *fn, void *arg)
 void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg)
 {
     assert(fn);
+    w->n_calls++;
     if (w->n_threads == 1) {
         fn(arg, 0, 1);
         return;
@@ -146,6 +148,11 @@ void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg)
 size_t sl_workers_threads(const struct sl_workers *w)
 {
     return w->n_threads;
+}
+
+uint64_t sl_workers_calls(const struct sl_workers *w)
+{
+    return w->n_calls;
 }
 
 /* Ends and joins the first n workers. */

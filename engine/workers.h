@@ -29,6 +29,9 @@ size_t sl_workers_threads(const struct sl_workers *w);
 /* Returns when every part has returned; all they wrote is visible. */
 void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg);
 
+/* How many calls there have been: each is a barrier for all threads. */
+uint64_t sl_workers_calls(const struct sl_workers *w);
+
 /* The half-open range of n items, in whole grains, that a part works on. */
 static inline void sl_work_range(size_t n, size_t grain, size_t part, size_t n_parts,
                                  size_t *ret_begin, size_t *ret_end)

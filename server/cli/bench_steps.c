@@ -43,6 +43,7 @@ struct model {
     struct sl_model *m;
     struct sl_forward *forward;
     struct series seconds[WORKS_MAX];  /* per token */
+    double barriers[WORKS_MAX];        /* of a step */
     struct series sampling[WORKS_MAX]; /* share of a step and its sampling; decode */
     struct series peer[WORKS_MAX],
         ratio[WORKS_MAX]; /* the peer's tokens per second; ours over it */
@@ -259,11 +260,14 @@ static double measure(struct bench *b, struct model *m, size_t nth)
                                              .n_logits = !w->prefill};
     double forward = 0, choosing = 0;
     size_t steps = 0;
+    uint64_t calls = 0;
     b->stepping = w->batch;
     for (; forward + choosing < MIN_SECONDS; steps++) {
         double begin = bench_now(), done;
+        uint64_t before = sl_workers_calls(b->workers);
         sl_forward_run(m->forward, b->segments, w->batch);
         done = bench_now();
+        calls += sl_workers_calls(b->workers) - before;
         forward += done - begin;
         if (w->prefill)
             continue;
@@ -272,6 +276,7 @@ static double measure(struct bench *b, struct model *m, size_t nth)
     }
     if (!w->prefill)
         series_add(&m->sampling[nth], choosing / (forward + choosing));
+    m->barriers[nth] = (double)calls / (double)steps;
     return forward / (double)(steps * w->batch * w->tokens);
 }
 
@@ -360,8 +365,8 @@ static void tell(const struct bench *b)
     if (b->limits.bytes.n)
         printf(", products of bytes %.0f GOP/s, of 4 bits with bytes %.0f",
                series_median(&b->limits.bytes), series_median(&b->limits.fours));
-    printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  %-10s %8s", "work", "weights", "batch",
-           "tokens/s", "", "bound", "share", "of", "sampling");
+    printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  %-10s %8s %8s", "work", "weights", "batch",
+           "tokens/s", "", "bound", "share", "of", "barriers", "sampling");
     printf(b->peer ? "  %10s    ratio\n" : "\n", "peer");
     for (size_t w = 0; w < b->n_works; w++)
         for (size_t i = 0; i < b->n_models; i++) {
@@ -369,10 +374,10 @@ static void tell(const struct bench *b)
             const struct work *k = &b->works[w];
             const char *what;
             double t = series_median(&m->seconds[w]), best = bound(b, m, k, &what);
-            printf("%-8s %-8s %6zu %10.1f   (%7.1f to %7.1f) %10.1f %5.0f%%  %-10s",
+            printf("%-8s %-8s %6zu %10.1f   (%7.1f to %7.1f) %10.1f %5.0f%%  %-10s %8.0f",
                    k->prefill ? "prefill" : "decode", m->name, k->batch, 1 / t,
                    1 / series_quantile(&m->seconds[w], 1), 1 / series_quantile(&m->seconds[w], 0),
-                   1 / best, 100 * best / t, what);
+                   1 / best, 100 * best / t, what, m->barriers[w]);
             if (m->sampling[w].n)
                 printf(" %7.1f%%", 100 * series_median(&m->sampling[w]));
             else
@@ -427,6 +432,8 @@ static void write_one(struct sl_json_out *w, const struct bench *b, const struct
     sl_out_fixed(w, 1 / best, 1);
     sl_out_key(w, "share");
     sl_out_fixed(w, best / t, 3);
+    sl_out_key(w, "barriers");
+    sl_out_fixed(w, m->barriers[i], 0);
     if (m->sampling[i].n) {
         sl_out_key(w, "sampling_share");
         sl_out_fixed(w, series_median(&m->sampling[i]), 4);

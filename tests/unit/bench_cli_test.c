@@ -106,6 +106,9 @@ static void test_steps_as_json(void **state)
         assert_true(strcmp(what, "memory") == 0 || strcmp(what, "arithmetic") == 0);
         assert_true(got > 0 && best > 0);
         assert_true(share > got / best - 0.002 && share < got / best + 0.002);
+        /* Eight for each of two layers, the embedding, the last norm and the head. */
+        double barriers = json_number_value(json_object_get(v, "barriers"));
+        assert_true(barriers > 0 && barriers <= 8 * 2 + 3);
         const json_t *sampling = json_object_get(v, "sampling_share");
         assert_int_equal(json_is_number(sampling), i < 6);
         assert_true(i >= 6 || (json_number_value(sampling) > 0 && json_number_value(sampling) < 1));
