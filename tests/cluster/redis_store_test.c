@@ -79,6 +79,35 @@ static void test_nothing_kept_is_left(void **state)
     free_shop(st);
 }
 
+static void test_a_name_behind_the_last_turns(void **state)
+{
+    (void)state;
+    suite_a_name_behind_the_last_turns(new_redis_shop_keeping(2));
+}
+
+/* A snapshot that comes late, when there are later turns: what is behind a name goes with the next
+ * one. */
+static void test_a_late_snapshot(void **state)
+{
+    (void)state;
+    struct shop *st = new_redis_shop_keeping(1);
+    do_create(st, 0);
+    for (int i = 0; i < 4; i++)
+        do_turn(st, 0, false);
+    do_snapshot(st, 0, 400);
+    do_name(st, 0, 0);
+    shop_run(st);
+    for (int i = 0; i < 6; i++)
+        do_turn(st, 0, false);
+    shop_run(st);
+    do_old_snapshot(st, 0, 3, 700);
+    do_turn(st, 0, false);
+    shop_run(st);
+    expect_versions(st, "4 7 8 9 10 11");
+    assert_int_equal(shop_check_past(st), 0);
+    free_shop(st);
+}
+
 /* --- while there is no Redis -------------------------------------------------------------------*/
 
 enum { CALLS = 1000 };
@@ -305,6 +334,8 @@ int main(void)
         cmocka_unit_test(test_random_changes),
         cmocka_unit_test(test_random_changes_kept),
         cmocka_unit_test(test_nothing_kept_is_left),
+        cmocka_unit_test(test_a_name_behind_the_last_turns),
+        cmocka_unit_test(test_a_late_snapshot),
         cmocka_unit_test(test_every_call_is_told_that_redis_is_away),
         cmocka_unit_test(test_times_to_live),
         cmocka_unit_test(test_lists),

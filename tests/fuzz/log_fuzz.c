@@ -173,10 +173,13 @@ static size_t payload_of(struct input *in, enum sl_record_kind kind, uint64_t ve
 {
     struct sl_store_answer a = {.idempotency_key = "k", .body = {"x", 1}};
     struct sl_snapfile s = {.size = 9};
+    struct sl_kept_payload k = {.snap = {.version = version, .number = version, .size = 9}};
+    static const char *const names[] = {"x", "y", "a-long.er_name"};
     switch (kind) {
     case SL_RECORD_HEAD:
         return head_payload(in, p, version);
     case SL_RECORD_TURN:
+    case SL_RECORD_KEPT_TURN:
         return turn_payload(in, p, version);
     case SL_RECORD_SNAP:
         s.number = take(in);
@@ -186,6 +189,12 @@ static size_t payload_of(struct input *in, enum sl_record_kind kind, uint64_t ve
         a.at = (int64_t)take(in) * 3600;
         sl_answer_payload_write(p, &a);
         return sl_answer_payload_size(&a);
+    case SL_RECORD_KEPT:
+        sl_kept_payload_write(p, &k);
+        return SL_KEPT_BYTES;
+    case SL_RECORD_NAME:
+    case SL_RECORD_UNNAME:
+        return sl_name_payload_write(p, names[take(in) % 3]);
     case SL_RECORD_BROKEN:
         memcpy(p, "why", 4);
         return 4;

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -317,6 +318,98 @@ void suite_conditions_of_names(void **state)
     assert_int_equal(g.code, SL_OK);
     check_twice(st);
     assert_int_equal(shop_check_past(st), 0);
+    free_shop(st);
+}
+
+struct listed {
+    struct shop *st;
+    char versions[200];
+};
+
+static void on_versions(void *arg, const struct sl_store_kept *k, const struct sl_error *err)
+{
+    struct listed *l = arg;
+    l->st->n_waiting--;
+    assert_null(err);
+    for (size_t i = 0; i < k->n; i++)
+        snprintf(l->versions + strlen(l->versions), sizeof l->versions - strlen(l->versions),
+                 i ? " %llu" : "%llu", (unsigned long long)k->v[i].version);
+}
+
+void expect_versions(struct shop *st, const char *versions)
+{
+    for (int i = 0; i < 2; i++) { /* as it is, and as it is after opening again */
+        struct listed l = {.st = st};
+        struct sl_store_key k = shop_key(st, 0);
+        st->n_waiting++;
+        sl_store_points(st->store, &k, on_versions, &l);
+        shop_run(st);
+        assert_string_equal(l.versions, versions);
+        shop_close(st);
+        shop_must_open(st);
+    }
+}
+
+static void turns(struct shop *st, int n)
+{
+    for (int i = 0; i < n; i++)
+        do_turn(st, 0, false);
+    shop_run(st);
+}
+
+/* A name holds the snapshot before it and the turns up to it, and nothing behind. */
+void suite_names_hold_no_more(void **state)
+{
+    (void)state;
+    struct shop *st = suite_new_shop();
+    do_create(st, 0);
+    turns(st, 4);
+    do_snapshot(st, 0, 400);
+    turns(st, 2);
+    do_name(st, 0, 0);
+    turns(st, 3);
+    expect_versions(st, "4 5 6 7 8 9");
+    do_snapshot(st, 0, 900);
+    turns(st, 2);
+    expect_versions(st, "4 5 6 9 10 11");
+    do_name(st, 0, 0);
+    turns(st, 1);
+    do_restore(st, 0, 130); /* what it was at 12 goes, too */
+    turns(st, 1);
+    expect_versions(st, "4 5 6 9 10 11 13 14");
+    do_snapshot(st, 0, 1400);
+    turns(st, 9);
+    expect_versions(st, "4 5 6 9 10 11 14 15 16 17 18 19 20 21 22 23");
+    assert_int_equal(shop_check_past(st), 0);
+    do_unname(st, 0, 0);
+    shop_run(st);
+    expect_versions(st, "9 10 11 14 15 16 17 18 19 20 21 22 23");
+    do_unname(st, 0, 0);
+    shop_run(st);
+    expect_versions(st, "14 15 16 17 18 19 20 21 22 23");
+    none_failed(st);
+    check_twice(st);
+    free_shop(st);
+}
+
+void suite_a_name_behind_the_last_turns(struct shop *st)
+{
+    do_create(st, 0);
+    turns(st, 4);
+    do_snapshot(st, 0, 400);
+    do_name(st, 0, 0);
+    turns(st, 2);
+    do_snapshot(st, 0, 600);
+    turns(st, 1);
+    expect_versions(st, "4 5 6 7");
+    turns(st, 1);
+    expect_versions(st, "4 6 7 8");
+    turns(st, 1);
+    do_snapshot(st, 0, 900);
+    turns(st, 4);
+    expect_versions(st, "4 9 10 11 12 13");
+    assert_int_equal(shop_check_past(st), 0);
+    none_failed(st);
     free_shop(st);
 }
 

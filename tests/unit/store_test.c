@@ -104,6 +104,12 @@ static void test_kept_is_bounded(void **state)
     free_shop(st);
 }
 
+static void test_a_name_behind_the_last_turns(void **state)
+{
+    (void)state;
+    suite_a_name_behind_the_last_turns(new_shop_keeping(&sl_store_io_system, 2000, 2));
+}
+
 /* With more: what had gone does not come back. With fewer: the rest goes. */
 static void test_kept_is_changed(void **state)
 {
@@ -302,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_random_changes),
         cmocka_unit_test(test_random_changes_kept),
         cmocka_unit_test(test_kept_is_bounded),
+        cmocka_unit_test(test_a_name_behind_the_last_turns),
         cmocka_unit_test(test_kept_is_changed),
         cmocka_unit_test(test_commits_share_a_sync),
         cmocka_unit_test(test_answers_live_a_day),
