@@ -31,7 +31,7 @@
 enum { WEIGHTS_MAX = 5, BATCHES_MAX = 12, BATCH_MAX = 1024, WORKS_MAX = BATCHES_MAX + 1 };
 enum { JSON_MAX = 1 << 18 };
 
-static const double MIN_SECONDS = 0.1; /* of one measurement */
+static const double MIN_SECONDS = 0.25; /* of one measurement */
 
 struct work {
     bool prefill;
