@@ -249,7 +249,7 @@ $(B)/tests/unit/quant_test.o: CFLAGS += -fno-tree-vectorize
 endif
 $(B)/engine/kernels/ref.o: CFLAGS += -O2
 $(B)/engine/kernels/quant.o: CFLAGS += -O3
-$(B)/engine/kernels/pack.o $(B)/engine/load_job.o $(B)/engine/sampler.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3
+$(B)/engine/kernels/pack.o $(B)/engine/load_job.o $(B)/engine/candidates.o $(B)/engine/select.o $(B)/engine/snapshot_values.o $(B)/engine/base/hash.o: CFLAGS += -O3
 ifeq ($(ARCH),x86_64)
 $(B)/engine/base/hash_avx2.o $(B)/engine/snapshot_values_avx2.o: CFLAGS += -mavx2 -O3
 endif

@@ -1,12 +1,5 @@
-/* sampler.c: see sampler.h, where each step is defined.
- *
- * A token that a filter drops gets the logit -inf and the exponential 0, in its place: every pass
- * is then a plain loop over the row, and the draw never meets it. Only where a small top_k leaves
- * few is the row made a short list (`ids` says of which tokens).
- *
- * Speed, for a vocabulary of 65,536: nothing is sorted (select.h). The row is read once for the
- * maxima of its blocks, and where those say it, no more: if k blocks have a maximum ≥ b then k
- * tokens are ≥ b, so the k largest are, and top_k passes over all other blocks. */
+/* sampler.c: see sampler.h, where each step is defined; candidates.h has the filters and the draw.
+ */
 #include "engine/sampler.h"
 
 #include <assert.h>
@@ -15,20 +8,9 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/select.h"
-
-enum {
-    BLOCK = 256,           /* tokens of one partial sum */
-    PRUNE_BLOCK = 64,      /* tokens that are passed over together */
-    TOP_K_PRUNE_BLOCKS = 4 /* pruned for top_k where k is this many times less than the blocks */
-};
-
-/* exp(-87) is the last that is no denormal number. Those take processors ten times as long, and a
- * row has many: all that was dropped, and most of it at a low temperature. */
-#define EXP_MIN (-87.0F)
+#include "engine/candidates.h"
 
 struct sl_sampler {
-    const struct sl_kernels *k;
     size_t vocab_size;
     const struct sl_sampling *p;
     uint64_t draws;
@@ -42,38 +24,12 @@ struct sl_sampler {
     uint32_t window[SL_PENALTY_LAST_N_MAX]; /* circular: the last n_window tokens, next one at */
     size_t n_window, window_next;
 
-    /* Scratch, vocab_size each (block: one a BLOCK; top: one a PRUNE_BLOCK). */
-    float *e;   /* exp(l - max) of the candidates */
-    float *raw; /* the logits as they came */
-    uint32_t *ids;
-    uint32_t *key;
-    uint32_t *members;
-    double *block;
-    float *top; /* [prune_blocks_of(vocab_size)] the blocks' largest logits */
-    struct sl_select_scratch select;
-};
-
-/* What is left, in the order of ids: l[i] is the logit of token ids[i], or of token i when
- * dense. */
-struct candidates {
-    float *l;
-    size_t n;
-    bool dense;
-    bool has_e; /* s->e holds the exponentials of what is left */
+    float *raw; /* logits as they came, of tokens whose logits were changed */
+    struct sl_candidates left;
 };
 
 /* --- life --------------------------------------------------------------------------------------
  */
-
-static size_t blocks_of(size_t n)
-{
-    return (n + BLOCK - 1) / BLOCK;
-}
-
-static size_t prune_blocks_of(size_t n)
-{
-    return (n + PRUNE_BLOCK - 1) / PRUNE_BLOCK;
-}
 
 enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k, size_t vocab_size,
                              struct sl_error *err)
@@ -81,20 +37,12 @@ enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k
     assert(vocab_size > 0 && vocab_size <= UINT32_MAX);
     struct sl_sampler *s = sl_calloc(1, sizeof *s);
     if (s) {
-        s->k = k;
         s->vocab_size = vocab_size;
         s->count = sl_calloc(vocab_size, sizeof *s->count);
         s->touched = sl_malloc(vocab_size * sizeof *s->touched);
-        s->e = sl_malloc(vocab_size * sizeof *s->e);
         s->raw = sl_malloc(vocab_size * sizeof *s->raw);
-        s->ids = sl_malloc(vocab_size * sizeof *s->ids);
-        s->key = sl_malloc(vocab_size * sizeof *s->key);
-        s->members = sl_malloc(vocab_size * sizeof *s->members);
-        s->block = sl_malloc(blocks_of(vocab_size) * sizeof *s->block);
-        s->top = sl_malloc(prune_blocks_of(vocab_size) * sizeof *s->top);
     }
-    if (!s || !s->count || !s->touched || !s->e || !s->raw || !s->ids || !s->key || !s->members ||
-        !s->block || !s->top) {
+    if (!s || !sl_candidates_init(&s->left, k, vocab_size) || !s->count || !s->touched || !s->raw) {
         sl_sampler_close(s);
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a sampler over %zu tokens", vocab_size);
     }
@@ -108,13 +56,8 @@ void sl_sampler_close(struct sl_sampler *s)
         return;
     sl_free(s->count);
     sl_free(s->touched);
-    sl_free(s->e);
     sl_free(s->raw);
-    sl_free(s->ids);
-    sl_free(s->key);
-    sl_free(s->members);
-    sl_free(s->block);
-    sl_free(s->top);
+    sl_candidates_done(&s->left);
     sl_free(s);
 }
 
@@ -212,8 +155,6 @@ static float to_logit(double x)
 static void apply_penalties(struct sl_sampler *s, float *l)
 {
     const struct sl_sampling *p = s->p;
-    if (p->penalty_last_n > 0)
-        count_window(s);
     double theta = (double)p->repetition_penalty;
     for (size_t i = 0; i < s->n_touched; i++) {
         uint32_t t = s->touched[i];
@@ -235,214 +176,6 @@ static void apply_bias(const struct sl_sampling *p, float *l)
     }
 }
 
-/* --- the largest -------------------------------------------------------------------------------
- */
-
-static void find_block_top(struct sl_sampler *s, const float *l, size_t block)
-{
-    size_t b = block * PRUNE_BLOCK, left = s->vocab_size - b;
-    s->top[block] = s->k->max(l + b, left < PRUNE_BLOCK ? left : PRUNE_BLOCK);
-}
-
-/* The largest logit, NaN if there is one, and those of the blocks. */
-static float find_tops(struct sl_sampler *s, const float *l)
-{
-    size_t n = prune_blocks_of(s->vocab_size);
-    for (size_t i = 0; i < n; i++)
-        find_block_top(s, l, i);
-    return s->k->max(s->top, n);
-}
-
-/* The same, after penalties and biases changed some logits. */
-static float find_changed_tops(struct sl_sampler *s, const float *l)
-{
-    size_t n = prune_blocks_of(s->vocab_size);
-    if (s->n_touched + s->p->n_bias > n)
-        return find_tops(s, l);
-    for (size_t i = 0; i < s->n_touched; i++)
-        find_block_top(s, l, s->touched[i] / PRUNE_BLOCK);
-    for (size_t i = 0; i < s->p->n_bias; i++)
-        find_block_top(s, l, s->p->bias[i].token / PRUNE_BLOCK);
-    return s->k->max(s->top, n);
-}
-
-/* --- sums --------------------------------------------------------------------------------------
- */
-
-/* out[i] = exp((l[i] - m) / temperature), 0 below EXP_MIN; in place too. */
-static void exponentials(const struct sl_sampler *s, float *out, const float *l, size_t n, float m,
-                         float temperature)
-{
-    float x[BLOCK];
-    for (size_t b = 0; b < n; b += BLOCK) {
-        size_t len = n - b < BLOCK ? n - b : BLOCK;
-        float *y = out + b;
-        for (size_t i = 0; i < len; i++)
-            x[i] = l[b + i] - m;
-        /* A division, for 1 / temperature may not be finite. */
-        for (size_t i = 0; temperature != 1 && i < len; i++)
-            x[i] /= temperature;
-        for (size_t i = 0; i < len; i++)
-            y[i] = x[i] < EXP_MIN ? 0 : x[i];
-        s->k->vexp(y, y, len);
-        for (size_t i = 0; i < len; i++)
-            y[i] = x[i] < EXP_MIN ? 0 : y[i];
-    }
-}
-
-/* Σ w, and the sums of its blocks. */
-static double block_sums(struct sl_sampler *s, const float *w, size_t n)
-{
-    double sum = 0;
-    for (size_t b = 0; b < n; b += BLOCK) {
-        s->block[b / BLOCK] = (double)s->k->sum16(w + b, n - b < BLOCK ? n - b : BLOCK);
-        sum += s->block[b / BLOCK];
-    }
-    return sum;
-}
-
-/* Σ exp(l - m), of logits that stay as they are. */
-static double exp_sum(const struct sl_sampler *s, const float *l, size_t n, float m)
-{
-    double sum = 0;
-    float y[BLOCK];
-    for (size_t b = 0; b < n; b += BLOCK) {
-        size_t len = n - b < BLOCK ? n - b : BLOCK;
-        exponentials(s, y, l + b, len, m, 1);
-        sum += (double)s->k->sum16(y, len);
-    }
-    return sum;
-}
-
-/* Σ e·(l - m) / Σ e: the mean of l - m, ≤ 0. */
-static double mean_below_max(struct sl_sampler *s, const struct candidates *c, float m)
-{
-    double sum = 0;
-    float d[BLOCK];
-    for (size_t b = 0; b < c->n; b += BLOCK) {
-        size_t len = c->n - b < BLOCK ? c->n - b : BLOCK;
-        for (size_t i = 0; i < len; i++)
-            d[i] = s->e[b + i] > 0 ? c->l[b + i] - m : 0; /* never 0 · inf */
-        sum += (double)s->k->dot16(s->e + b, d, len);
-    }
-    return sum / block_sums(s, s->e, c->n);
-}
-
-/* --- filters -----------------------------------------------------------------------------------
- */
-
-static void drop_after(struct sl_sampler *s, struct candidates *c, const struct sl_cut *cut)
-{
-    const uint32_t *key = s->key;
-    float *l = c->l, *e = s->e;
-    for (size_t i = 0; i < c->n; i++)
-        l[i] = key[i] > cut->key ? -INFINITY : l[i];
-    for (size_t i = 0; c->has_e && i < c->n; i++)
-        e[i] = key[i] > cut->key ? 0 : e[i];
-    for (size_t j = cut->n_kept; j < cut->n_equal; j++) {
-        l[s->members[j]] = -INFINITY;
-        e[s->members[j]] = 0;
-    }
-}
-
-/* Makes the row, of which nothing was dropped yet, a list of its tokens with l ≥ bound; there is
- * one. */
-static void gather_from(struct sl_sampler *s, struct candidates *c, float bound)
-{
-    size_t n = 0;
-    for (size_t b = 0; b < c->n; b += PRUNE_BLOCK) {
-        size_t end = c->n - b < PRUNE_BLOCK ? c->n : b + PRUNE_BLOCK;
-        if (s->top[b / PRUNE_BLOCK] < bound)
-            continue;
-        for (size_t i = b; i < end; i++) {
-            if (c->l[i] >= bound) {
-                s->ids[n] = (uint32_t)i;
-                c->l[n++] = c->l[i];
-            }
-        }
-    }
-    assert(n > 0);
-    c->n = n;
-    c->dense = false;
-}
-
-static void prune_top_k(struct sl_sampler *s, struct candidates *c, size_t k)
-{
-    size_t n_blocks = prune_blocks_of(c->n);
-    if (k > n_blocks / TOP_K_PRUNE_BLOCKS)
-        return;
-    for (size_t i = 0; i < n_blocks; i++)
-        s->key[i] = sl_select_key_down(s->top[i]);
-    struct sl_cut cut;
-    if (sl_select_cut(s->key, NULL, n_blocks, (double)k, &s->select, s->members, &cut))
-        gather_from(s, c, s->top[s->members[0]]); /* the k-th largest maximum */
-}
-
-static void filter_top_k(struct sl_sampler *s, struct candidates *c)
-{
-    size_t k = s->p->top_k;
-    if (k == 0 || k >= c->n)
-        return;
-    prune_top_k(s, c, k);
-    for (size_t i = 0; i < c->n; i++)
-        s->key[i] = sl_select_key_down(c->l[i]);
-    struct sl_cut cut;
-    if (sl_select_cut(s->key, NULL, c->n, (double)k, &s->select, s->members, &cut))
-        drop_after(s, c, &cut);
-}
-
-/* Drops what lies after the share p of the weight, by s->key. */
-static void keep_share(struct sl_sampler *s, struct candidates *c, float p)
-{
-    struct sl_cut cut;
-    double target = (double)p * block_sums(s, s->e, c->n);
-    if (sl_select_cut(s->key, s->e, c->n, target, &s->select, s->members, &cut))
-        drop_after(s, c, &cut);
-}
-
-static void filter_typical_p(struct sl_sampler *s, struct candidates *c, float m)
-{
-    if (s->p->typical_p >= 1)
-        return;
-    float mean = (float)mean_below_max(s, c, m);
-    for (size_t i = 0; i < c->n; i++)
-        s->key[i] = sl_select_key_up(fabsf((c->l[i] - m) - mean));
-    keep_share(s, c, s->p->typical_p);
-}
-
-static void filter_top_p(struct sl_sampler *s, struct candidates *c)
-{
-    if (s->p->top_p >= 1)
-        return;
-    for (size_t i = 0; i < c->n; i++)
-        s->key[i] = sl_select_key_down(s->e[i]);
-    keep_share(s, c, s->p->top_p);
-}
-
-static void filter_min_p(struct sl_sampler *s, struct candidates *c)
-{
-    if (s->p->min_p <= 0)
-        return;
-    float bound = s->p->min_p * s->k->max(s->e, c->n);
-    float *l = c->l, *e = s->e;
-    for (size_t i = 0; i < c->n; i++) {
-        l[i] = e[i] < bound ? -INFINITY : l[i];
-        e[i] = e[i] < bound ? 0 : e[i];
-    }
-}
-
-static void filter(struct sl_sampler *s, struct candidates *c, float m)
-{
-    filter_top_k(s, c);
-    if (s->p->typical_p >= 1 && s->p->top_p >= 1 && s->p->min_p <= 0)
-        return;
-    exponentials(s, s->e, c->l, c->n, m, 1);
-    c->has_e = true;
-    filter_typical_p(s, c, m);
-    filter_top_p(s, c);
-    filter_min_p(s, c);
-}
-
 /* --- the choice --------------------------------------------------------------------------------
  */
 
@@ -456,55 +189,6 @@ static double next_uniform(struct sl_sampler *s)
     return (double)(z >> 11) * 0x1p-53;
 }
 
-/* The place of the weight in which u · sum falls; w's blocks weigh s->block. Never one that weighs
- * nothing: the running sum does not exceed u · sum there. */
-static size_t draw(const struct sl_sampler *s, const float *w, size_t n, double sum, double u)
-{
-    double target = u * sum, run = 0;
-    size_t b = 0;
-    while (b + BLOCK < n && run + s->block[b / BLOCK] <= target) {
-        run += s->block[b / BLOCK];
-        b += BLOCK;
-    }
-    size_t end = n - b < BLOCK ? n : b + BLOCK, last = end;
-    for (size_t i = b; i < end; i++) {
-        run += (double)w[i];
-        if (run > target)
-            return i;
-        if (w[i] > 0)
-            last = i;
-    }
-    /* A block's sum is rounded otherwise than its running sum: the last of the block. */
-    assert(last < end);
-    return last;
-}
-
-static uint32_t first_equal(const struct sl_sampler *s, const float *l, float m)
-{
-    size_t b = 0;
-    while (s->top[b] < m)
-        b++;
-    b *= PRUNE_BLOCK;
-    while (l[b] != m)
-        b++;
-    return (uint32_t)b;
-}
-
-static uint32_t sample(struct sl_sampler *s, float *l, float m)
-{
-    struct candidates c = {.l = l, .n = s->vocab_size, .dense = true};
-    filter(s, &c, m);
-    const float *w = s->e;
-    if (!c.has_e || s->p->temperature != 1) {
-        /* typical_p may have dropped the largest. */
-        m = c.has_e ? s->k->max(l, c.n) : m;
-        exponentials(s, l, l, c.n, m, s->p->temperature);
-        w = l;
-    }
-    size_t i = draw(s, w, c.n, block_sums(s, w, c.n), next_uniform(s));
-    return c.dense ? (uint32_t)i : s->ids[i];
-}
-
 /* --- log probabilities -------------------------------------------------------------------------
  */
 
@@ -513,66 +197,93 @@ static float log_probability(float l, float m, double log_sum)
     return (float)((double)l - (double)m - log_sum);
 }
 
-/* The n largest of l into top, as logits. */
-static void find_top(const struct sl_sampler *s, const float *l, size_t n, struct sl_logprob *top)
-{
-    size_t have = 0;
-    for (size_t b = 0; n > 0 && b < s->vocab_size; b += PRUNE_BLOCK) {
-        size_t end = s->vocab_size - b < PRUNE_BLOCK ? s->vocab_size : b + PRUNE_BLOCK;
-        if (have == n && s->k->max(l + b, end - b) <= top[n - 1].logprob)
-            continue;
-        for (size_t i = b; i < end; i++) {
-            if (have == n && l[i] <= top[n - 1].logprob)
-                continue;
-            size_t at = have < n ? have++ : n - 1;
-            for (; at > 0 && top[at - 1].logprob < l[i]; at--)
-                top[at] = top[at - 1];
-            top[at] = (struct sl_logprob){.token = (uint32_t)i, .logprob = l[i]};
-        }
-    }
-}
+/* What *lp says of the row as it came, with logits where log probabilities will be. */
+struct seen {
+    float m;
+    double log_sum;
+    size_t n_top;
+};
 
-/* All of *lp but chosen.logprob's token, which is given. m is the largest logit. */
-static void fill_logprobs(const struct sl_sampler *s, const float *l, float m, uint32_t token,
-                          size_t n_top, struct sl_token_logprobs *lp)
+static struct seen look(struct sl_sampler *s, float m, size_t n_top, struct sl_logprob *top)
 {
     assert(n_top <= SL_TOP_LOGPROBS_MAX);
-    double log_sum = log(exp_sum(s, l, s->vocab_size, m));
-    lp->chosen = (struct sl_logprob){token, log_probability(l[token], m, log_sum)};
-    if (n_top > s->vocab_size)
-        n_top = s->vocab_size;
-    find_top(s, l, n_top, lp->top);
-    for (size_t i = 0; i < n_top; i++)
-        lp->top[i].logprob = log_probability(lp->top[i].logprob, m, log_sum);
+    struct seen seen = {.m = m, .n_top = n_top < s->vocab_size ? n_top : s->vocab_size};
+    seen.log_sum = log(sl_candidates_sum(&s->left));
+    sl_candidates_largest(&s->left, seen.n_top, top);
+    return seen;
+}
+
+static void tell(const struct seen *seen, uint32_t token, float l, struct sl_token_logprobs *lp)
+{
+    lp->chosen = (struct sl_logprob){token, log_probability(l, seen->m, seen->log_sum)};
+    for (size_t i = 0; i < seen->n_top; i++)
+        lp->top[i].logprob = log_probability(lp->top[i].logprob, seen->m, seen->log_sum);
 }
 
 enum sl_code sl_sampler_logprobs(struct sl_sampler *s, const float *logits, uint32_t token,
                                  int n_top, struct sl_token_logprobs *lp)
 {
     assert(token < s->vocab_size && n_top >= 0);
-    float m = s->k->max(logits, s->vocab_size);
+    /* Only filters write to it. */
+    float m = sl_candidates_begin(&s->left, (float *)logits);
     if (!isfinite(m))
         return SL_E_MODEL_NOT_FINITE;
-    fill_logprobs(s, logits, m, token, (size_t)n_top, lp);
+    struct seen seen = look(s, m, (size_t)n_top, lp->top);
+    tell(&seen, token, logits[token], lp);
     return SL_OK;
+}
+
+/* Penalties and biases: only these change logits, and what they change is kept in s->raw. */
+static void change(struct sl_sampler *s, float *l)
+{
+    const struct sl_sampling *p = s->p;
+    if (s->penalised && p->penalty_last_n > 0)
+        count_window(s);
+    for (size_t i = 0; i < s->n_touched; i++)
+        s->raw[s->touched[i]] = l[s->touched[i]];
+    for (size_t i = 0; i < p->n_bias; i++)
+        s->raw[p->bias[i].token] = l[p->bias[i].token];
+    if (s->penalised)
+        apply_penalties(s, l);
+    apply_bias(p, l);
+    for (size_t i = 0; i < s->n_touched; i++)
+        sl_candidates_changed(&s->left, s->touched[i], s->raw[s->touched[i]]);
+    for (size_t i = 0; i < p->n_bias; i++)
+        sl_candidates_changed(&s->left, p->bias[i].token, s->raw[p->bias[i].token]);
+    sl_candidates_settle(&s->left);
+}
+
+static void change_back(const struct sl_sampler *s, float *l)
+{
+    for (size_t i = 0; i < s->n_touched; i++)
+        l[s->touched[i]] = s->raw[s->touched[i]];
+    for (size_t i = 0; i < s->p->n_bias; i++)
+        l[s->p->bias[i].token] = s->raw[s->p->bias[i].token];
+}
+
+static uint32_t sample(struct sl_sampler *s)
+{
+    sl_candidates_filter(&s->left, s->p);
+    return sl_candidates_draw(&s->left, s->p->temperature, next_uniform(s));
 }
 
 enum sl_code sl_sampler_choose(struct sl_sampler *s, float *logits, int n_top, uint32_t *ret_token,
                                struct sl_token_logprobs *lp)
 {
-    float m = find_tops(s, logits), raw_m = m;
+    struct seen seen = {0};
+    float m = sl_candidates_begin(&s->left, logits);
     if (!isfinite(m))
         return SL_E_MODEL_NOT_FINITE;
     if (n_top >= 0)
-        memcpy(s->raw, logits, s->vocab_size * sizeof *logits);
-    if (s->penalised || s->p->n_bias > 0) {
-        if (s->penalised)
-            apply_penalties(s, logits);
-        apply_bias(s->p, logits);
-        m = find_changed_tops(s, logits);
-    }
-    *ret_token = s->p->temperature == 0 ? first_equal(s, logits, m) : sample(s, logits, m);
-    if (n_top >= 0)
-        fill_logprobs(s, s->raw, raw_m, *ret_token, (size_t)n_top, lp);
+        seen = look(s, m, (size_t)n_top, lp->top);
+    bool changes = s->penalised || s->p->n_bias > 0;
+    if (changes)
+        change(s, logits);
+    *ret_token = s->p->temperature == 0 ? sl_candidates_first(&s->left) : sample(s);
+    if (n_top < 0)
+        return SL_OK;
+    if (changes)
+        change_back(s, logits);
+    tell(&seen, *ret_token, logits[*ret_token], lp);
     return SL_OK;
 }

@@ -34,8 +34,11 @@
  * -ln p - H is computed as Σ p·l - l, which is the same number. exp, sums and maxima are those of
  * kernels.h, so every kernel table chooses the same token from the same logits; exp below -87 is 0
  * here. A sum over tokens: blocks of 256 in the order of ids by sum16 (or dot16), the blocks' sums
- * in order in double. The sums at a cut: select.h. At temperature 1 behind typical_p, top_p or
- * min_p, w is taken from there: exp(l - the largest l before them).
+ * in order in double. (Where a top_k of a 256th of the vocabulary or less leaves few, blocks are
+ * made of those that are at least the k-th largest of the maxima of each 64 tokens.) The sums at a
+ * cut: select.h. At temperature 1 behind typical_p, top_p or min_p, w is taken from there: exp(l -
+ * the largest l before them). How all this is done in less time than it takes to say, and to the
+ * same bits: candidates.h.
  *
  * The generator is SplitMix64 (Steele, Lea, Flood 2014): number i of a seed is a pure function of
  * (seed, i): z = mix(seed + (i + 1) · 0x9E3779B97F4A7C15), u = (z >> 11) · 2^-53. One number for
@@ -57,8 +60,8 @@ struct sl_sampler;
 SL_NODISCARD enum sl_code sl_sampling_check(const struct sl_sampling *p, size_t vocab_size,
                                             struct sl_error *err);
 
-/* About 28 bytes of scratch per token of the vocabulary; pages of it that the settings in use do
- * not need are never touched. Errors: NO_MEMORY. */
+/* About 44 bytes of scratch per token of the vocabulary; pages of it that the settings in use do
+ * not need are never touched: without a filter on all tokens those are most. Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k,
                                           size_t vocab_size, struct sl_error *err);
 void sl_sampler_close(struct sl_sampler *s); /* NULL is fine */
@@ -68,7 +71,7 @@ void sl_sampler_close(struct sl_sampler *s); /* NULL is fine */
 void sl_sampler_start(struct sl_sampler *s, const struct sl_sampling *p,
                       const struct sl_penalty_ring *ring, uint64_t draws);
 
-/* Chooses a token; `logits` (vocab_size floats, 64-byte aligned) is overwritten. With n_top ≥ 0
+/* Chooses a token; `logits` (vocab_size floats, 64-byte aligned) may be overwritten. With n_top ≥ 0
  * writes the model's own log probabilities of the choice and of the n_top most likely to *lp.
  * Returns SL_E_MODEL_NOT_FINITE, and nothing else changes, when a logit is NaN or +inf or all are
  * -inf (a single -inf is a token that cannot come). Does not count the token: see accept. */

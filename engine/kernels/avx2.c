@@ -2,6 +2,8 @@
  * products are in avx2_matmul.c. Only entered after the processor was asked (dispatch.c). */
 #include "engine/kernels/avx2.h"
 
+#include "engine/kernels/pack4.h"
+
 typedef __m256 vec;
 typedef int32_t ints __attribute__((vector_size(sizeof(vec))));
 typedef uint32_t uints __attribute__((vector_size(sizeof(vec))));
@@ -82,6 +84,32 @@ static inline float v_largest(vec v)
 static inline bool v_any(uints m)
 {
     return !_mm256_testz_si256((__m256i)m, (__m256i)m);
+}
+
+typedef __m256d wide;
+
+static inline wide v_widen_low(vec v)
+{
+    return _mm256_cvtps_pd(_mm256_castps256_ps128(v));
+}
+
+static inline wide v_widen_high(vec v)
+{
+    return _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1));
+}
+
+static inline size_t pack_four(float *p, unsigned mask, __m128 v)
+{
+    __m128i bytes = _mm_load_si128((const __m128i *)(const void *)pack4[mask]);
+    _mm_storeu_ps(p, _mm_castsi128_ps(_mm_shuffle_epi8(_mm_castps_si128(v), bytes)));
+    return (size_t)__builtin_popcount(mask);
+}
+
+static inline size_t v_pack(float *p, uints m, vec v)
+{
+    unsigned mask = (unsigned)_mm256_movemask_ps((__m256)m);
+    size_t n = pack_four(p, mask & 15, _mm256_castps256_ps128(v));
+    return n + pack_four(p + n, mask >> 4, _mm256_extractf128_ps(v, 1));
 }
 
 #include "engine/kernels/vector_of.h"

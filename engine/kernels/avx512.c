@@ -83,6 +83,26 @@ static inline bool v_any(uints m)
     return _mm512_test_epi32_mask((__m512i)m, (__m512i)m) != 0;
 }
 
+typedef __m512d wide;
+
+static inline wide v_widen_low(vec v)
+{
+    return _mm512_cvtps_pd(_mm512_castps512_ps256(v));
+}
+
+static inline wide v_widen_high(vec v)
+{
+    return _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1)));
+}
+
+/* Not the instruction that stores what it packs: some processors take a hundred cycles for it. */
+static inline size_t v_pack(float *p, uints m, vec v)
+{
+    __mmask16 mask = _mm512_test_epi32_mask((__m512i)m, (__m512i)m);
+    _mm512_storeu_ps(p, _mm512_maskz_compress_ps(mask, v));
+    return (size_t)__builtin_popcount(mask);
+}
+
 #include "engine/kernels/vector_of.h"
 
 const struct sl_kernels sl_kernels_avx512 = {

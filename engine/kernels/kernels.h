@@ -35,7 +35,12 @@
 
 #include "slate/err.h"
 
-enum { SL_PANEL = 16, SL_GROUP = 32 };
+enum { SL_PANEL = 16, SL_GROUP = 32, SL_TOPS = 64 };
+
+/* exp(-87) is the last that is no denormal number. Those take processors ten times as long, and a
+ * row of logits would give many: all that was dropped, and most of it at a low temperature. */
+#define SL_WEIGH_MIN (-87.0F)
+#define SL_WEIGH_MAX 88.0F
 
 static inline size_t sl_panels(size_t n_out)
 {
@@ -45,6 +50,11 @@ static inline size_t sl_panels(size_t n_out)
 static inline size_t sl_groups(size_t n_in)
 {
     return (n_in + SL_GROUP - 1) / SL_GROUP;
+}
+
+static inline size_t sl_tops(size_t n)
+{
+    return (n + SL_TOPS - 1) / SL_TOPS;
 }
 
 /* 32 inputs of a row as matmul_q reads them: x ≈ scale · q. Written by quantise(). */
@@ -151,6 +161,22 @@ struct sl_kernels {
     float (*dot16)(const float *x, const float *y, size_t n);
     /* The largest value, NaN if there is one; n ≥ 1. A zero is the positive one. */
     float (*max)(const float *x, size_t n);
+    /* The same of each SL_TOPS values, the last ones of what is left: sl_tops(n) of them. */
+    void (*tops)(float *top, const float *x, size_t n);
+
+    /* The weights that logits x have beside one of m: t = (x[i] - m) / temperature, y[i] = exp(t),
+     * 0 where t < SL_WEIGH_MIN and anything where t > SL_WEIGH_MAX. Returns sum16(y). m is finite,
+     * temperature > 0, and no x is a NaN or +inf. In place is allowed. */
+    float (*weigh)(float *y, const float *x, float m, float temperature, size_t n);
+    /* y[i] = 0 where key[i] < least. Returns sum16(y). */
+    float (*drop)(float *y, const float *key, float least, size_t n);
+    /* Σ w[i] of the keys ≥ high, in double: lanes and their folds as in sum16. The items with a key
+     * ≥ low and < high go to part_key and part_w, *ret_n of them in their order; what lies behind
+     * them there, up to n, is undefined. No key is a NaN. w NULL: each weighs 1. part_w NULL: the
+     * keys alone, and where part_key is NULL, too, the sum alone. A part may take its list's place.
+     */
+    double (*part)(float *part_key, float *part_w, size_t *ret_n, const float *key, const float *w,
+                   size_t n, float low, float high);
 
     /* out[v] = Σ_k s[k][v]·q[k]; s is [n_k][n_v], row-major. */
     void (*state_read)(float *out, const float *s, const float *q, size_t n_k, size_t n_v);

@@ -3,6 +3,8 @@
  * what the first two need; it is asked all the same (dispatch.c). */
 #include "engine/kernels/neon.h"
 
+#include "engine/kernels/pack4.h"
+
 typedef float32x4_t vec;
 typedef int32_t ints __attribute__((vector_size(sizeof(vec))));
 typedef uint32_t uints __attribute__((vector_size(sizeof(vec))));
@@ -82,6 +84,27 @@ static inline float v_largest(vec v)
 static inline bool v_any(uints m)
 {
     return vmaxvq_u32((uint32x4_t)m) != 0;
+}
+
+typedef float64x2_t wide;
+
+static inline wide v_widen_low(vec v)
+{
+    return vcvt_f64_f32(vget_low_f32(v));
+}
+
+static inline wide v_widen_high(vec v)
+{
+    return vcvt_high_f64_f32(v);
+}
+
+static inline size_t v_pack(float *p, uints m, vec v)
+{
+    static const uint32_t bits[LANES] = {1, 2, 4, 8};
+    uint32_t mask = vaddvq_u32(vandq_u32((uint32x4_t)m, vld1q_u32(bits)));
+    uint8x16_t packed = vqtbl1q_u8(vreinterpretq_u8_f32(v), vld1q_u8(pack4[mask]));
+    vst1q_f32(p, vreinterpretq_f32_u8(packed));
+    return (size_t)__builtin_popcount(mask);
 }
 
 #include "engine/kernels/vector_of.h"

@@ -259,6 +259,51 @@ static float max(const float *x, size_t n)
     return m + 0.0F; /* of two zeros the positive one, whichever came first */
 }
 
+static void tops(float *top, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += SL_TOPS)
+        top[i / SL_TOPS] = max(x + i, n - i < SL_TOPS ? n - i : SL_TOPS);
+}
+
+static float weigh(float *y, const float *x, float m, float temperature, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float t = (x[i] - m) / temperature;
+        y[i] = t < SL_WEIGH_MIN ? 0 : exp1(t);
+    }
+    return sum16(y, n);
+}
+
+static float drop(float *y, const float *key, float least, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (key[i] < least)
+            y[i] = 0;
+    return sum16(y, n);
+}
+
+static double part(float *part_key, float *part_w, size_t *ret_n, const float *key, const float *w,
+                   size_t n, float low, float high)
+{
+    double l[SL_PANEL] = {0};
+    size_t n_part = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (key[i] >= high) {
+            l[i % SL_PANEL] += w ? (double)w[i] : 1;
+        } else if (key[i] >= low && part_key) {
+            part_key[n_part] = key[i];
+            if (part_w)
+                part_w[n_part] = w[i];
+            n_part++;
+        }
+    }
+    *ret_n = n_part;
+    for (size_t half = SL_PANEL / 2; half > 0; half /= 2)
+        for (size_t j = 0; j < half; j++)
+            l[j] += l[j + half];
+    return l[0];
+}
+
 static void state_read(float *out, const float *s, const float *q, size_t n_k, size_t n_v)
 {
     for (size_t v = 0; v < n_v; v++) {
@@ -364,6 +409,10 @@ const struct sl_kernels sl_kernels_ref = {
     .sum16 = sum16,
     .dot16 = dot16,
     .max = max,
+    .tops = tops,
+    .weigh = weigh,
+    .drop = drop,
+    .part = part,
     .state_read = state_read,
     .state_step = state_step,
     .state_run = state_run,

@@ -15,6 +15,9 @@
  *   v_fold(v)                  lane j += lane j + LANES/2, and so on down to one
  *   v_largest(v)               the largest lane; there is no NaN
  *   v_any(m)                   whether any bit of uints is set
+ *   v_pack(p, m, v)            the lanes of v that m has all bits of, one after another, to p,
+ * where LANES floats may be overwritten; returns how many they are wide                       a
+ * register of LANES/2 doubles; v_widen_low(v), v_widen_high(v): the first and the last lanes of v
  *
  * and the constants LANES; WIDE: three times WIDE registers, and some more, are there to be used;
  * HOLD_ROWS: likewise twice HOLD_ROWS, and four; REREAD: 1 where there are 32 registers.
@@ -28,6 +31,7 @@
  * VECTOR_KERNELS are the rows of the table. No guard: once for each instruction set. */
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include "engine/kernels/poly.h"
 
@@ -343,6 +347,8 @@ static float max(const float *x, size_t n)
 
 #include "engine/kernels/state_of.h"
 
+#include "engine/kernels/choice_of.h"
+
 /* --- RWKV-4 --- */
 
 /* Some channels; those beyond `lanes` are zeros on the way and not written. */
@@ -375,5 +381,6 @@ static void wkv4(float *out, float *num, float *den, float *peak, const float *d
     .layer_norm = layer_norm, .rms_norm = rms_norm, .lerp = lerp, .vexp = vexp, .vtanh = vtanh,    \
     .vsigmoid = vsigmoid, .vsilu = vsilu, .vsoftplus = vsoftplus, .velu1 = velu1, .vrelu = vrelu,  \
     .vrelu2 = vrelu2, .vgelu = vgelu, .vadd = vadd, .vmul = vmul, .vfma = vfma, .vscale = vscale,  \
-    .sum16 = sum16, .dot16 = dot16, .max = max, .state_read = state_read,                          \
-    .state_step = state_step, .state_run = state_run, .wkv4 = wkv4
+    .sum16 = sum16, .dot16 = dot16, .max = max, .tops = tops, .weigh = weigh, .drop = drop,        \
+    .part = part, .state_read = state_read, .state_step = state_step, .state_run = state_run,      \
+    .wkv4 = wkv4

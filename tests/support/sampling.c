@@ -203,6 +203,163 @@ size_t slow_choose(const double *l, size_t n_vocab, const struct sl_sampling *p,
     return unclear ? SIZE_MAX : chosen;
 }
 
+/* --- the exact version --------------------------------------------------------------------------
+ */
+
+/* A row on its way: what is dropped has e = 0 and l = -inf. */
+struct row {
+    const struct sl_kernels *k; /* the scalar ones */
+    float *l, *e, *order;
+    uint32_t *id;
+    size_t n;
+    struct sl_select select;
+};
+
+enum { SUM_BLOCK = 256, TOP_BLOCK = 64, FEW_OF_BLOCKS = 4 };
+
+static double exact_sum(const struct row *r, const float *w)
+{
+    double sum = 0;
+    for (size_t i = 0; i < r->n; i += SUM_BLOCK)
+        sum += (double)r->k->sum16(w + i, r->n - i < SUM_BLOCK ? r->n - i : SUM_BLOCK);
+    return sum;
+}
+
+static void exact_weights(const struct row *r, float *w, float m, float temperature)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        float t = (r->l[i] - m) / temperature;
+        r->k->vexp(&w[i], &t, 1);
+        if (t < -87)
+            w[i] = 0;
+    }
+}
+
+static void exact_drop(const struct row *r, const float *key, const struct sl_cut *cut)
+{
+    size_t equal = 0;
+    for (size_t i = 0; i < r->n; i++) {
+        equal += key[i] == cut->key;
+        if (key[i] < cut->key || (key[i] == cut->key && equal > cut->n_kept)) {
+            r->l[i] = -INFINITY;
+            r->e[i] = 0;
+        }
+    }
+}
+
+/* Of a small k the tokens from the k-th largest of the blocks' maxima on get new places. */
+static void exact_list(struct row *r, size_t k)
+{
+    size_t n_blocks = (r->n + TOP_BLOCK - 1) / TOP_BLOCK, n = 0;
+    if (k > n_blocks / FEW_OF_BLOCKS)
+        return;
+    struct sl_cut cut;
+    for (size_t b = 0; b < n_blocks; b++) {
+        size_t left = r->n - b * TOP_BLOCK;
+        r->order[b] = r->k->max(r->l + b * TOP_BLOCK, left < TOP_BLOCK ? left : TOP_BLOCK);
+    }
+    assert_true(sl_select_exactly(&r->select, r->order, NULL, n_blocks, (double)k, &cut));
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->l[i] < cut.key)
+            continue;
+        r->l[n] = r->l[i];
+        r->id[n++] = (uint32_t)i;
+    }
+    r->n = n;
+}
+
+static void exact_share(struct row *r, const float *key, float p)
+{
+    struct sl_cut cut;
+    if (sl_select_exactly(&r->select, key, r->e, r->n, (double)p * exact_sum(r, r->e), &cut))
+        exact_drop(r, key, &cut);
+}
+
+static void exact_typical(struct row *r, float m, float p)
+{
+    double sum = 0;
+    for (size_t i = 0; i < r->n; i += SUM_BLOCK) {
+        size_t n = r->n - i < SUM_BLOCK ? r->n - i : SUM_BLOCK;
+        for (size_t j = i; j < i + n; j++)
+            r->order[j] = r->e[j] > 0 ? r->l[j] - m : 0;
+        sum += (double)r->k->dot16(r->e + i, r->order + i, n);
+    }
+    float mean = (float)(sum / exact_sum(r, r->e));
+    for (size_t i = 0; i < r->n; i++)
+        r->order[i] = -fabsf((r->l[i] - m) - mean);
+    exact_share(r, r->order, p);
+}
+
+static void exact_filter(struct row *r, float m, const struct sl_sampling *p)
+{
+    struct sl_cut cut;
+    if (p->top_k > 0 && p->top_k < r->n) {
+        exact_list(r, p->top_k);
+        if (sl_select_exactly(&r->select, r->l, NULL, r->n, (double)p->top_k, &cut))
+            exact_drop(r, r->l, &cut);
+    }
+    exact_weights(r, r->e, m, 1);
+    if (p->typical_p < 1)
+        exact_typical(r, m, p->typical_p);
+    if (p->top_p < 1)
+        exact_share(r, r->e, p->top_p);
+    float least = p->min_p * r->k->max(r->e, r->n);
+    for (size_t i = 0; p->min_p > 0 && i < r->n; i++) {
+        if (r->e[i] < least) {
+            r->l[i] = -INFINITY;
+            r->e[i] = 0;
+        }
+    }
+}
+
+/* The token in whose weight u · sum falls. */
+static uint32_t exact_draw(const struct row *r, const float *w, double u)
+{
+    double target = u * exact_sum(r, w), run = 0;
+    size_t i = 0, last = 0;
+    for (; i + SUM_BLOCK < r->n; i += SUM_BLOCK) {
+        double sum = (double)r->k->sum16(w + i, SUM_BLOCK);
+        if (run + sum > target)
+            break;
+        run += sum;
+    }
+    for (size_t end = r->n - i < SUM_BLOCK ? r->n : i + SUM_BLOCK; i < end; i++) {
+        last = w[i] > 0 ? i : last;
+        run += (double)w[i];
+        if (run > target)
+            break;
+    }
+    return r->id[last];
+}
+
+uint32_t exact_choose(const float *l, size_t n, const struct sl_sampling *p, uint64_t i)
+{
+    struct row r = {.k = sl_kernels_find("ref"), .n = n};
+    assert_true(sl_select_init(&r.select, r.k, n));
+    r.l = malloc(n * sizeof *r.l);
+    r.e = malloc(n * sizeof *r.e);
+    r.order = malloc(n * sizeof *r.order);
+    r.id = malloc(n * sizeof *r.id);
+    memcpy(r.l, l, n * sizeof *l);
+    for (size_t t = 0; t < n; t++)
+        r.id[t] = (uint32_t)t;
+    float m = r.k->max(l, n);
+    bool filters = p->typical_p < 1 || p->top_p < 1 || p->min_p > 0;
+    exact_filter(&r, m, p);
+    if (!filters || p->temperature != 1)
+        exact_weights(&r, r.e, r.k->max(r.l, r.n), p->temperature);
+    uint32_t token = exact_draw(&r, r.e, slow_draw(p->seed, i));
+    sl_select_done(&r.select);
+    free(r.l);
+    free(r.e);
+    free(r.order);
+    free(r.id);
+    return token;
+}
+
+/* --- settings -----------------------------------------------------------------------------------
+ */
+
 /* The slow version of the counts and of what they do, on n_history tokens (oldest first). */
 void slow_penalise(double *l, size_t n, const struct sl_sampling *p, const uint32_t *history,
                    size_t n_history)

@@ -1,9 +1,11 @@
 /* sampling.h: choices by a slow version of the sampler that sorts everything, in double precision,
- * written from the definitions in engine/sampler.h; and what tests of the sampler share. */
+ * written from the definitions in engine/sampler.h; by an exact one; and what tests of the sampler
+ * share. */
 #ifndef SLATE_TESTS_SAMPLING_H
 #define SLATE_TESTS_SAMPLING_H
 
 #include "engine/sampler.h"
+#include "engine/select.h"
 
 /* One seeded generator for a whole test program. */
 void slow_seed(uint64_t seed);
@@ -35,6 +37,11 @@ double slow_draw(uint64_t seed, uint64_t i);
 /* The token for draw number i from penalised logits, or SIZE_MAX where rounding could decide: a sum
  * lies within 1e-5 of its bound, or two tokens at a cut within that of each other. */
 size_t slow_choose(const double *l, size_t n_vocab, const struct sl_sampling *p, uint64_t i);
+
+/* The same token as the sampler's, to the last bit of each sum: a plain way through the definitions
+ * of engine/sampler.h with the scalar kernels, one pass for each step over the whole row. The cuts
+ * are those of sl_select_exactly(). */
+uint32_t exact_choose(const float *l, size_t n_vocab, const struct sl_sampling *p, uint64_t i);
 
 /* Penalties and bias, on n_history generated tokens, oldest first. */
 void slow_penalise(double *l, size_t n, const struct sl_sampling *p, const uint32_t *history,

@@ -227,33 +227,25 @@ VECTOR_FN(rms_norm_no_weight, if (n) k->rms_norm(y, in[0], NULL, n, 1e-6F))
 VECTOR_FN(sum16, if (n) y[0] = k->sum16(in[0], n))
 VECTOR_FN(dot16, if (n) y[0] = k->dot16(in[0], in[1], n))
 VECTOR_FN(max, if (n) y[0] = k->max(in[0], n))
+/* One for each SL_TOPS elements. */
+VECTOR_FN(tops, k->tops(y, in[0], n))
 
 static const struct vector_fn vector_fns[] = {
 #define ROW(name)                                                                                  \
     {                                                                                              \
 #name, call_##name                                                                         \
     }
-    ROW(vexp),
-    ROW(vgelu),
-    ROW(vtanh),
-    ROW(vsigmoid),
-    ROW(vrelu2),
-    ROW(vsilu),
-    ROW(vsoftplus),
-    ROW(velu1),
-    ROW(vrelu),
-    ROW(vadd),
-    ROW(vmul),
-    ROW(vfma),
-    ROW(vscale),
-    ROW(lerp),
-    ROW(layer_norm),
-    ROW(sum16),
-    ROW(dot16),
-    ROW(max),
-    ROW(layer_norm_no_bias),
-    ROW(rms_norm),
-    ROW(rms_norm_no_weight),
+    ROW(vexp),       ROW(vgelu),
+    ROW(vtanh),      ROW(vsigmoid),
+    ROW(vrelu2),     ROW(vsilu),
+    ROW(vsoftplus),  ROW(velu1),
+    ROW(vrelu),      ROW(vadd),
+    ROW(vmul),       ROW(vfma),
+    ROW(vscale),     ROW(lerp),
+    ROW(layer_norm), ROW(sum16),
+    ROW(dot16),      ROW(max),
+    ROW(tops),       ROW(layer_norm_no_bias),
+    ROW(rms_norm),   ROW(rms_norm_no_weight),
 #undef ROW
 };
 
