@@ -172,11 +172,56 @@ static void tell_points(const struct sl_session *s, sl_store_pointed *cb, void *
     sl_free(names);
 }
 
+/* With --durability drain the store does not have the last version yet. */
+struct unsaved {
+    struct sl_store_point now;
+    sl_store_pointed *cb;
+    void *arg;
+};
+
+static void on_stored(void *arg, const struct sl_store_kept *k, const struct sl_error *err)
+{
+    struct unsaved *u = arg;
+    struct sl_error own;
+    struct sl_store_kept all = k ? *k : (struct sl_store_kept){.n = 0};
+    struct sl_store_point *v = k ? sl_calloc(k->n + 1, sizeof *v) : NULL;
+    if (k && !v) {
+        (void)sl_fail(&own, SL_E_NO_MEMORY, "no memory for the versions of a session");
+        err = &own;
+    }
+    if (v) {
+        memcpy(v, k->v, k->n * sizeof *v);
+        if (!k->n || v[k->n - 1].version < u->now.version)
+            v[all.n++] = u->now;
+        all.v = v;
+    }
+    u->cb(u->arg, v ? &all : NULL, v ? NULL : err);
+    sl_free(v);
+    sl_free(u);
+}
+
+static void tell_stored(struct sl_sessions *ss, const struct sl_session *s, sl_store_pointed *cb,
+                        void *arg)
+{
+    struct sl_error err;
+    struct sl_store_key key = sl_session_key(s);
+    struct unsaved *u = sl_calloc(1, sizeof *u);
+    if (!u) {
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for the versions of session '%s'", s->id);
+        cb(arg, NULL, &err);
+        return;
+    }
+    *u = (struct unsaved){{s->version, s->tokens_seen, s->used_at}, cb, arg};
+    sl_store_points(ss->store, &key, on_stored, u);
+}
+
 void sl_sessions_points(struct sl_sessions *ss, struct sl_session *s, sl_store_pointed *cb,
                         void *arg)
 {
     struct sl_store_key key = sl_session_key(s);
-    if (ss->store && s->in_store)
+    if (ss->store && s->in_store && !sl_session_writes_turns(ss, s))
+        tell_stored(ss, s, cb, arg);
+    else if (ss->store && s->in_store)
         sl_store_points(ss->store, &key, cb, arg);
     else
         tell_points(s, cb, arg);

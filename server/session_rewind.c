@@ -368,9 +368,23 @@ void sl_op_begin_past(struct sl_op *op)
     rewind_quiet(op);
 }
 
+static void on_saved_to_rewind(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    (void)s;
+    if (err)
+        past_fails(arg, err);
+    else
+        sl_op_when_quiet(arg, rewind_quiet);
+}
+
+/* With --durability drain the store does not have what it is at yet, which may be what is meant. */
 static void rewind_leased(struct sl_op *op)
 {
-    sl_op_when_quiet(op, rewind_quiet);
+    bool saves = op->ss->store && !sl_session_writes_turns(op->ss, op->s) && op->s->in_memory;
+    if (saves && !op->past.rebuild)
+        sl_sessions_save(op->ss, op->s, on_saved_to_rewind, op);
+    else
+        on_saved_to_rewind(op, op->s, NULL);
 }
 
 void sl_sessions_rewind(struct sl_sessions *ss, struct sl_session *s, const struct sl_moment *to,

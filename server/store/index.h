@@ -125,7 +125,7 @@ struct sl_index {
 };
 
 void sl_index_done(struct sl_index *ix);
-void sl_index_free_entries(struct sl_ix_session *s);
+void sl_index_free_entries(struct sl_ix_session *s); /* and its names */
 
 /* The session, or a new place for it (exists false); NULL: no memory. */
 struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size_t tenant_n,
@@ -163,6 +163,8 @@ bool sl_index_reach(const struct sl_ix_session *s, uint64_t version, struct sl_s
  * room for sl_index_count_points(), and says how many there are. */
 size_t sl_index_count_points(const struct sl_ix_session *s);
 size_t sl_index_points(const struct sl_ix_session *s, struct sl_store_point *v);
+/* Is there a name for a version that is had from this earlier snapshot? */
+bool sl_index_is_named(const struct sl_ix_session *s, const struct sl_ix_snap *x);
 const struct sl_ix_name *sl_index_find_name(const struct sl_ix_session *s, const char *name);
 /* Fills v, which has room for s->n_names, by version. */
 void sl_index_names(const struct sl_ix_session *s, struct sl_store_name *v);

@@ -84,8 +84,8 @@ static uint64_t version_after(const struct sl_ix_session *s, const struct sl_ix_
     return x->next ? x->next->file.version : s->snap.version;
 }
 
-/* Is there a name for a version that is had from x? Then *ret is the last such. */
-static bool is_named(const struct sl_ix_session *s, const struct sl_ix_snap *x, uint64_t *ret)
+/* *ret: the last version with a name that is had from x. False: there is none. */
+static bool last_named(const struct sl_ix_session *s, const struct sl_ix_snap *x, uint64_t *ret)
 {
     uint64_t next = version_after(s, x);
     bool any = false;
@@ -98,6 +98,12 @@ static bool is_named(const struct sl_ix_session *s, const struct sl_ix_snap *x, 
     return any;
 }
 
+bool sl_index_is_named(const struct sl_ix_session *s, const struct sl_ix_snap *x)
+{
+    uint64_t version;
+    return last_named(s, x, &version);
+}
+
 /* Up to which version the turns since x are kept; 0: none of them. */
 static uint64_t turns_until(const struct sl_index *ix, const struct sl_ix_session *s,
                             const struct sl_ix_snap *x)
@@ -105,18 +111,18 @@ static uint64_t turns_until(const struct sl_index *ix, const struct sl_ix_sessio
     uint64_t next = version_after(s, x), until = 0;
     if (next > first_kept(ix, s))
         return next;
-    return is_named(s, x, &until) ? until : 0;
+    return last_named(s, x, &until) ? until : 0;
 }
 
 /* Earlier snapshots without which every version that is kept is within reach. True: turns may have
  * become free. */
 static bool sweep_kept(struct sl_index *ix, struct sl_ix_session *s, struct sl_ix_snap **ret_old)
 {
-    uint64_t first = first_kept(ix, s), named;
+    uint64_t first = first_kept(ix, s);
     struct sl_ix_snap **p = &s->kept, *before = NULL, *x;
     bool changed = false;
     while ((x = *p) && version_after(s, x) <= first) {
-        if (is_named(s, x, &named)) {
+        if (sl_index_is_named(s, x)) {
             changed |= version_after(s, x) == first; /* the turns behind the name go now */
             before = x;
             p = &x->next;
@@ -550,8 +556,8 @@ static void forget_missing(struct sl_index *ix, struct sl_ix_session *s)
     struct sl_ix_snap **p = &s->kept, *old = NULL, *x;
     s->last_kept = NULL;
     while ((x = *p)) {
-        uint64_t named; /* what that needs must be there: that it is not is told when it is read */
-        if (!x->file.number || x->found || is_named(s, x, &named)) {
+        /* What a name needs must be there: that it is not is told when it is read. */
+        if (!x->file.number || x->found || sl_index_is_named(s, x)) {
             s->last_kept = x;
             p = &x->next;
             continue;

@@ -157,14 +157,14 @@ static uint64_t last_place(const struct sl_ix_session *s)
 }
 
 static void check_snapshot(struct repair *k, const struct sl_ix_session *s,
-                           const struct sl_snapfile *file)
+                           const struct sl_snapfile *file, bool needed)
 {
     struct sl_file_of of = {.tenant = s->tenant->name, .id = s->id, .hash = s->hash};
     struct sl_error err;
     if (!file->number)
         return;
     memcpy(of.incarnation, s->incarnation, sizeof of.incarnation);
-    if (file != &s->snap && sl_file_is_missing(&k->d->files, &of, file))
+    if (!needed && sl_file_is_missing(&k->d->files, &of, file))
         return; /* it was not kept any more: a server knows how many versions are */
     if (!sl_file_read(&k->d->files, &of, file, &k->snapshot, &err))
         return;
@@ -192,9 +192,9 @@ static bool check_session(void *arg, struct sl_ix_session *s)
              "this is its last turn, or that it was not deleted",
              s->id, s->tenant->name, s->version);
     }
-    check_snapshot(k, s, &s->snap);
+    check_snapshot(k, s, &s->snap, true);
     for (const struct sl_ix_snap *x = s->kept; x; x = x->next)
-        check_snapshot(k, s, &x->file);
+        check_snapshot(k, s, &x->file, sl_index_is_named(s, x));
     return true;
 }
 

@@ -552,6 +552,18 @@ static void test_drain(void **state)
     must_go_on_as(c, "f", &m);
     reply_free(expect(unname(c, "it", "a"), 200));
     expect_error(rewind_to(c, "it", "a"), 404, "checkpoint_not_found", "checkpoint");
+    struct gen g; /* what is not in the store yet is listed, and can be meant */
+    turn_of(c, &g, "it", " and more", 5);
+    gen_done(&g);
+    struct picture now = picture_of(c, "it");
+    int64_t at = session_version(c, "it");
+    assert_int_equal(names_at(c, "it", at), 0);
+    reply_free(expect(post(c, session_path("it", "/rewind"), "{'version':%d}", (int)at), 200));
+    struct picture then = picture_of(c, "it");
+    picture_same(&now, &then);
+    assert_int_equal(session_version(c, "it"), at + 1);
+    picture_done(&now);
+    picture_done(&then);
     moment_done(&m);
     stop();
 }

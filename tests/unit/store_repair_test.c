@@ -238,6 +238,35 @@ static void expect_refusal(const char *text)
         fail_msg("'%s' does not say '%s'", err.message, text);
 }
 
+/* An earlier snapshot that only --keep-turns spoke of may have gone; not one that a name needs. */
+static void test_a_named_snapshot_that_is_lost(void **state)
+{
+    (void)state;
+    char path[512];
+    make();
+    shop_must_open(&st);
+    do_name(&st, 1, 0);
+    shop_run(&st);
+    assert_true(shop_snapshot_path(&st, 1, path, sizeof path));
+    do_turn(&st, 1, false);
+    do_snapshot(&st, 1, 500);
+    shop_run(&st);
+    assert_int_equal(st.n_failed, 0);
+    shop_close(&st);
+    assert_int_equal(ask(false).n_bad_snapshots, 0);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(ask(false).n_bad_snapshots, 1);
+    expect_line("an earlier snapshot, kept to rewind to: ");
+    shop_must_open(
+        &st); /* the name is still there, and what it stands for is missed, not forgotten */
+    do_unname(&st, 1, 0);
+    shop_run(&st);
+    assert_int_equal(st.n_failed, 0);
+    shop_close(&st);
+    assert_int_equal(ask(false).n_bad_snapshots, 0);
+    shop_done(&st);
+}
+
 /* Told, and nothing is changed by that; mended; everything is there, and nobody is in doubt. */
 static void header_is_mended(void)
 {
@@ -380,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_in_the_middle_of_a_session),
         cmocka_unit_test(test_the_last_turn),
         cmocka_unit_test(test_a_name_that_is_lost),
+        cmocka_unit_test(test_a_named_snapshot_that_is_lost),
         cmocka_unit_test(test_the_file_header),
         cmocka_unit_test(test_the_file_header_and_more),
         cmocka_unit_test(test_a_file_header_that_is_lost),
