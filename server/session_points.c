@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/forward.h"
 #include "server/sessions_priv.h"
 
 /* --- points in memory ------------------------------------------------------------------------- */

@@ -232,8 +232,11 @@ static void live(struct shop *st)
     }
     shop_run(st);
     if (shop_has(st, 0) && st->v[0].version) {
+        do_name(st, 0, 0);
         do_snapshot(st, 0, BIG);
         do_turn(st, 0, true);
+        do_name(st, 0, 0);
+        do_unname(st, 0, 0);
     }
     if (shop_has(st, 1))
         do_patch(st, 1);
@@ -265,6 +268,7 @@ static void check(struct shop *st)
     shop_close(st);
     shop_must_open(st);
     assert_int_equal(shop_check(st), 0);
+    assert_int_equal(shop_check_past(st), 0);
     shop_close(st);
     shop_done(st);
     free(st);

@@ -104,7 +104,7 @@ static bool run_to_gate(struct shop *st)
 /* --- what is asked for ---------------------------------------------------------------------------
  */
 
-enum kind { TURN, REMOVE, REMAKE, RESTORE, SNAPSHOT, PATCH, KINDS };
+enum kind { TURN, REMOVE, REMAKE, RESTORE, SNAPSHOT, PATCH, NAME, UNNAME, KINDS };
 enum position { COPIED, BEING_COPIED, NOT_YET, POSITIONS };
 
 static size_t asked[KINDS][POSITIONS];
@@ -136,6 +136,12 @@ static void ask(struct shop *st, size_t i, enum kind kind)
     case SNAPSHOT:
         do_turn(st, i, true);
         do_snapshot(st, i, 100);
+        return;
+    case NAME:
+        do_name(st, i, i % 3);
+        return;
+    case UNNAME:
+        do_unname(st, i, i);
         return;
     default:
         do_patch(st, i);
@@ -193,9 +199,11 @@ static struct shop *prepare(void)
         do_turn(st, i, false);
     }
     shop_run(st);
-    for (size_t i = 0; i < N; i++)
+    for (size_t i = 0; i < N; i++) {
+        do_name(st, i, 0);
         if (i % 3)
             do_snapshot(st, i, 200);
+    }
     for (size_t k = 0; k < 10; k++)
         for (size_t i = 0; i < N; i++)
             do_patch(st, i);
