@@ -84,7 +84,11 @@ uint64_t sl_session_charge_more(const struct sl_sessions *ss, const struct sl_se
 
 uint64_t sl_sessions_kept(const struct sl_sessions *ss)
 {
-    return ss->kept_bytes;
+    struct sl_store_stats st;
+    if (!ss->shared)
+        return ss->kept_bytes;
+    sl_store_stats(ss->store, &st);
+    return st.kept_bytes;
 }
 
 uint64_t sl_answer_charge(size_t n_key, size_t n_body)

@@ -267,7 +267,7 @@ void sl_sessions_drop_name(struct sl_sessions *ss, struct sl_session *s, const c
 /* What a session keeps besides its state: earlier versions, at least a state for each named
  * checkpoint, its transcript. In bytes, as its tenant's quota counts them. */
 uint64_t sl_session_kept(const struct sl_sessions *ss, const struct sl_session *s);
-/* Of all sessions; of a shared store's not known here: 0. */
+/* Of all sessions; of a shared store's as of the last sweep. */
 uint64_t sl_sessions_kept(const struct sl_sessions *ss);
 
 /* The versions to which it can be rewound, oldest first, the last one being what it is at. */

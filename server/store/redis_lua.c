@@ -10,7 +10,7 @@
     "local time=call('TIME')\n"                                                                    \
     "local now=tonumber(time[1])\n"                                                                \
     "local ms=now*1000+math.floor(tonumber(time[2])/1000)\n"                                       \
-    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su','by','al','kb','cn','of'}\n" \
+    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su','by','al','kb','cn','of','kc'}\n" \
     "local K,O,C=H..':k',H..':o',H..':c'\n"                                                        \
     "local function number(kept) return string.match(kept,'^%d+ (%S+) ') or '' end\n"              \
     "local function head(h)\n"                                                                     \
@@ -32,15 +32,19 @@
     "end\n"                                                                                        \
     "local USE='slate1:use'\n"                                                                     \
     "local function digits(n) return string.format('%.0f',n) end\n"                                \
+    "local function add_kept(n)\n"                                                                 \
+    " if n~=0 and call('INCRBY','slate1:kept',digits(n))<=0 then call('UNLINK','slate1:kept') end\n" \
+    "end\n"                                                                                        \
     "local function wipe(h,ids,tenant,id)\n"                                                       \
-    " local v=call('HMGET',h,'sn','by')\n"                                                         \
-    " local by=tonumber(v[2] or '0')\n"                                                            \
+    " local v=call('HMGET',h,'sn','by','kc')\n"                                                    \
+    " local by,kc=tonumber(v[2] or '0'),tonumber(v[3] or '0')\n"                                   \
     " for _,x in ipairs(call('LRANGE',h..':k',0,-1)) do call('UNLINK',h..':s:'..number(x)) end\n"  \
     " call('UNLINK',h,h..':t',h..':a',h..':k',h..':o',h..':c')\n"                                  \
     " if v[1] then call('UNLINK',h..':s:'..v[1]) end\n"                                            \
     " call('ZREM',ALL,tenant..'/'..id)\n"                                                          \
     " call('ZREM',ids,id)\n"                                                                       \
     " if by>0 and call('HINCRBY',USE,tenant,digits(-by))<=0 then call('HDEL',USE,tenant) end\n"    \
+    " add_kept(-kc)\n"                                                                             \
     "end\n"                                                                                        \
     /* Up to so many that have expired: how many there were, and how many were looked at. */       \
     "local function sweep(most)\n"                                                                 \
@@ -133,18 +137,20 @@
  * (transcript.h), and what is kept of earlier versions: their snapshots, but for each checkpoint
  * with a name at least a state. charge(): i is where the bytes of a state and of a token stand. One
  * that an earlier version made is counted when it is written next. over(): would it be too much
- * with so many more? Then what has expired goes, and it is asked again. weigh(): the snapshots that
- * are kept have changed. */
+ * with so many more? Then what has expired goes, and it is asked again. count(): as charge() has said
+ * last. weigh(): the snapshots that are kept have changed. */
 #define COUNT                                                                                      \
     "local function sum(al)\n"                                                                     \
     " local n=0\n"                                                                                 \
     " for v in string.gmatch(al,'%d+') do n=n+tonumber(v) end\n"                                   \
     " return n\n"                                                                                  \
     "end\n"                                                                                        \
+    "local COUNTED\n"                                                                              \
     "local function charge(i,g,meta,al,tok)\n"                                                     \
     " local state,n=tonumber(ARGV[i]),tonumber(tok)*tonumber(ARGV[i+1])\n"                         \
     " if tonumber(tok)>2097152 then n=0 end\n"                                                     \
     " if g then n=n+math.max((tonumber(g.cn) or 0)*state,tonumber(g.kb) or 0) end\n"               \
+    " COUNTED=n\n"                                                                                 \
     " return state+n+#meta+sum(al)\n"                                                              \
     "end\n"                                                                                        \
     "local function clear(over)\n"                                                                 \
@@ -166,7 +172,8 @@
     "local function count(g,by)\n"                                                                 \
     " local had=g and tonumber(g.by) or 0\n"                                                       \
     " if by~=had then call('HINCRBY',USE,ARGV[1],digits(by-had)) end\n"                            \
-    " call('HSET',H,'by',digits(by))\n"                                                            \
+    " add_kept(COUNTED-(g and tonumber(g.kc) or 0))\n"                                             \
+    " call('HSET',H,'by',digits(by),'kc',digits(COUNTED))\n"                                       \
     "end\n"                                                                                        \
     "local function weigh(g)\n"                                                                    \
     " local n=0\n"                                                                                 \
@@ -485,10 +492,11 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "out[3]=1\n"
     "return out\n",
 
-    /* how many at most: how many there are afterwards, have gone, were looked at */
+    /* how many at most: how many there are afterwards, have gone, were looked at; the bytes that are
+     * kept of all */
     [SL_LUA_SWEEP] = BEGIN
     "local n,looked=sweep(ARGV[3])\n"
-    "return {'ok',ms,call('ZCARD',ALL),n,looked}\n",
+    "return {'ok',ms,call('ZCARD',ALL),n,looked,call('GET','slate1:kept') or '0'}\n",
 
     /* what, fence (0: of whatever turn runs), life in ms: does it run?, its fence. HDEL first: so that
      * what may make room can be ended without memory. */

@@ -18,6 +18,8 @@
  *     slate1:all                  sorted set: TENANT/ID by the time of its end (+inf: never)
  *     slate1:ids:TENANT           sorted set of ids, for lists: all of one score
  *     slate1:use                  hash: TENANT and the bytes of its sessions, as its quota counts
+ *     slate1:kept                 string: of them those of what is kept besides states, of all
+ *                                 tenants
  *     slate1:asked:NODE           set: what other servers ask of that one's turns: "cancel FENCE
  *                                 TENANT/ID", or "pause …"; ends by itself
  *
@@ -26,9 +28,9 @@
  * of the turns since); op (which call made this version); fen (the last fence given), lh (who holds
  * the lease: node:call, of a turn node:call:t), lu (until when, ms of Redis' clock), lk (the
  * Idempotency-Key of its turn); al (the sizes of the answers), by (the bytes that it counts with),
- * kb (of them those of earlier snapshots), cn (how many checkpoints have names), of (turns in :o
- * may have to go). Versions have 20 digits, so that texts compare as numbers do: Lua's numbers end
- * at 2^53.
+ * kb (of them those of earlier snapshots), cn (how many checkpoints have names), kc (the bytes that
+ * it counts with in slate1:kept), of (turns in :o may have to go). Versions have 20 digits, so that
+ * texts compare as numbers do: Lua's numbers end at 2^53.
  *
  * Quotas of sessions and bytes are kept by the scripts that add to them: they count over all
  * servers, and nothing comes between the question and the count. A session that is over its time to

@@ -337,12 +337,14 @@ static void take_asked(struct sl_rd_op *op, const redisReply *r)
 static void take_swept(struct sl_rd_op *op, const redisReply *r)
 {
     struct sl_store_stats *st = &op->r->stats;
-    uint64_t sessions, gone, looked;
-    if (r->elements < 5 || !sl_rd_number(r->element[2], &sessions) ||
-        !sl_rd_number(r->element[3], &gone) || !sl_rd_number(r->element[4], &looked)) {
+    uint64_t sessions, gone, looked, kept;
+    if (r->elements < 6 || !sl_rd_number(r->element[5], &kept) ||
+        !sl_rd_number(r->element[2], &sessions) || !sl_rd_number(r->element[3], &gone) ||
+        !sl_rd_number(r->element[4], &looked)) {
         sl_rd_strange(op, "what a sweep found");
     } else {
         st->sessions = sessions;
+        st->kept_bytes = kept;
         st->swept += gone;
         st->more_to_sweep = looked == SL_REDIS_SWEEP;
     }

@@ -286,6 +286,7 @@ struct sl_store_stats {
     uint64_t commits, syncs, rewrites, failures;
     uint64_t retries, reconnects; /* a shared store's */
     uint64_t swept;               /* sessions whose time to live was over; likewise */
+    uint64_t kept_bytes;          /* besides states, of all sessions; likewise */
     bool more_to_sweep;           /* than the last sweep took */
     bool read_only;               /* it refuses writes, or is not there; why is in the log */
 };

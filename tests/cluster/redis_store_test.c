@@ -67,9 +67,9 @@ static void test_nothing_kept_is_left(void **state)
         if (i % 7 == 2)
             do_name(st, 0, 3);
         shop_run(st);
-        /* the form's number, head, lists of ids, turns, kept ones, names; and the snapshots, of
-         * which each name holds one at most */
-        assert_true(n_keys() <= 8 + 5 + (long long)st->v[0].n_names);
+        /* the form's number, counts, head, lists of ids, turns, kept ones, names; and the
+         * snapshots, of which each name holds one at most */
+        assert_true(n_keys() <= 9 + 5 + (long long)st->v[0].n_names);
     }
     assert_int_equal(st->v[0].n_names, 3);
     assert_int_equal(shop_check_past(st), 0);
