@@ -22,7 +22,7 @@ enum {
     SAMPLE = 1024,   /* items that are asked where the cut may lie */
     SAMPLE_RUN = 16, /* of them are neighbours in the list */
     ROUNDS = 4,      /* a list that has not become short by then will not */
-    BISECTIONS = 14 /* of the whole numbers that keys are: of those in ten octaves, one in 16,384 */
+    BISECTIONS = 10  /* of the keys as whole numbers: of ten octaves to a hundredth of one */
 };
 
 /* A guess is off by so many times what the sample's spread lets expect. */
