@@ -416,8 +416,9 @@ static float largest_left(const struct sl_candidates *c)
         const size_t n = block_size(c, b);
         if (c->block[b] == 0)
             continue;
+        memcpy(left, l, n * sizeof *left);
         for (size_t i = 0; i < n; i++)
-            left[i] = e[i] > 0 ? l[i] : -INFINITY;
+            left[i] = e[i] > 0 ? left[i] : -INFINITY;
         float largest = c->k->max(left, n);
         m = largest > m ? largest : m;
     }
