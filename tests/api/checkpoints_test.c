@@ -344,6 +344,17 @@ static void test_forks(void **state)
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
+static void until_gone(struct client *c, const char *id)
+{
+    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
+    for (long status = 200; status != 404;) {
+        struct reply *r = get(c, session_path(id, ""));
+        status = r->status;
+        reply_free(r);
+        assert_true(client_now_ms() < deadline);
+    }
+}
+
 /* What is kept is counted, is refused where it is too much, and is given back. */
 static void bytes_of(const char *kind)
 {
@@ -385,6 +396,14 @@ static void bytes_of(const char *kind)
     make(c, "it");
     make(c, "third");
     expect_error(post(c, "/v1/sessions", "{'id':'fourth'}"), 429, "quota_exceeded", "bytes");
+    reply_free(expect(del(c, session_path("third", "")), 200));
+    reply_free(expect(name_it(c, "it", "z"), 201));
+    expect_error(post(c, "/v1/sessions", "{'id':'fourth'}"), 429, "quota_exceeded", "bytes");
+    reply_free(expect(patch(c, session_path("it", ""), "{'ttl_s':1}"), 200));
+    until_gone(c, "it"); /* when its time is over all of it is given back, too */
+    make(c, "fourth");
+    make(c, "fifth");
+    expect_error(post(c, "/v1/sessions", "{'id':'sixth'}"), 429, "quota_exceeded", "bytes");
     stop();
 }
 
