@@ -152,6 +152,31 @@ static void test_cuts(void **state)
     }
 }
 
+/* Targets that are a sum but for its rounding: the order of additions decides, and it is that of
+ * the long way. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    enum { N = 9001, TARGETS = 200 };
+    slow_seed(32);
+    for (size_t i = 0; i < N; i++) {
+        key[i] = (float)slow_gauss();
+        /* Together they take more bits than a double has. */
+        weight[i] = (float)((0.5 + 0.5 * slow_uniform()) * (slow_rnd(2) ? 1 : 0x1p-32));
+        place[i] = (uint32_t)i;
+    }
+    qsort(place, N, sizeof *place, by_key);
+    for (size_t i = 0; i < TARGETS; i++) {
+        struct sl_cut got, want;
+        double sum = 0;
+        for (size_t j = 0, n = N / 4 + slow_rnd(N / 2); j < n; j++)
+            sum += (double)weight[place[j]];
+        assert_true(sl_select_exactly(&sel, key, weight, N, sum, &want));
+        assert_true(sl_select_cut(&sel, key, weight, N, total_of(weight, N), sum, &got));
+        assert_cut(&got, &want);
+    }
+}
+
 /* Denormal weights, and their sum. */
 static void test_tiny(void **state)
 {
@@ -182,6 +207,7 @@ int main(void)
         return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_zeros),
     };
