@@ -27,10 +27,8 @@ static void free_names(struct sl_ix_name *v)
 
 bool sl_index_make_room(struct sl_ix_room *ret, enum sl_record_kind k)
 {
-    bool entry = k == SL_RECORD_TURN || k == SL_RECORD_ANSWER || k == SL_RECORD_KEPT_TURN;
-    bool snap =
-        k == SL_RECORD_HEAD || k == SL_RECORD_SNAP || k == SL_RECORD_DELETE || k == SL_RECORD_KEPT;
-    bool name = k == SL_RECORD_NAME;
+    bool entry = sl_index_wants_entry(k), snap = sl_index_wants_snap(k);
+    bool name = sl_index_wants_name(k);
     *ret = (struct sl_ix_room){.entry = entry ? sl_calloc(1, sizeof *ret->entry) : NULL,
                                .snap = snap ? sl_calloc(1, sizeof *ret->snap) : NULL,
                                .name = name ? sl_calloc(1, sizeof *ret->name) : NULL};

@@ -146,6 +146,19 @@ struct sl_ix_room {
     struct sl_ix_snap *snap;
     struct sl_ix_name *name;
 };
+static inline bool sl_index_wants_entry(enum sl_record_kind k)
+{
+    return k == SL_RECORD_TURN || k == SL_RECORD_ANSWER || k == SL_RECORD_KEPT_TURN;
+}
+static inline bool sl_index_wants_snap(enum sl_record_kind k)
+{
+    return k == SL_RECORD_HEAD || k == SL_RECORD_SNAP || k == SL_RECORD_DELETE ||
+           k == SL_RECORD_KEPT;
+}
+static inline bool sl_index_wants_name(enum sl_record_kind k)
+{
+    return k == SL_RECORD_NAME;
+}
 bool sl_index_make_room(struct sl_ix_room *ret, enum sl_record_kind k); /* false: no memory */
 void sl_index_free_room(struct sl_ix_room *room);
 

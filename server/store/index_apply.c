@@ -402,6 +402,9 @@ bool sl_index_apply(struct sl_index *ix, struct sl_ix_session *s, const struct s
     sl_index_settle(ix, s);
     bool same = s->exists && memcmp(s->incarnation, r->incarnation, 16) == 0;
     bool ok = false;
+    assert((e != NULL) == sl_index_wants_entry(r->kind));
+    assert((x != NULL) == sl_index_wants_snap(r->kind));
+    assert((room->name != NULL) == sl_index_wants_name(r->kind));
     if (e)
         *e = (struct sl_ix_entry){.place = {.at = at, .size = (uint32_t)sl_record_size(r)},
                                   .version = r->version};
