@@ -106,7 +106,15 @@ static void test_a_lease_that_is_over(void **state)
     free_shop(a);
 }
 
-/* Checkpoints' names are changed under the lease, too. */
+static void expect_form(const char *form)
+{
+    redisReply *r = redis_ask(&redis, "GET slate1:schema");
+    assert_string_equal(r->str, form);
+    freeReplyObject(r);
+}
+
+/* Checkpoints' names are changed under the lease, too. The first one makes the store one that
+ * servers without them do not take. */
 static void test_names_and_leases(void **state)
 {
     (void)state;
@@ -119,9 +127,11 @@ static void test_names_and_leases(void **state)
     late.fence = take(a, &k, NULL).view.head.key.fence;
     sl_store_put_name(b->store, &k, 1, "x", 1, on_got, expect(b, &g));
     must_fail(b, &g, SL_E_SESSION_BUSY, "another server is at it");
+    expect_form("1");
     sl_store_put_name(a->store, &late, 1, "x", 1, on_got, expect(a, &g));
     shop_run(a);
     assert_int_equal(g.code, SL_OK);
+    expect_form("2");
     assert_int_equal(look(b, &k).view.head.n_names, 1);
     sl_store_drop_name(b->store, &k, 1, "x", on_got, expect(b, &g));
     must_fail(b, &g, SL_E_SESSION_BUSY, "another server is at it");
