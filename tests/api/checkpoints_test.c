@@ -15,119 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/checkpoints.h"
 #include "tests/support/pictures.h"
-#include "tests/support/redis.h"
-
-static struct node node;
-static struct redis redis;
-
-static const char *const kinds[] = {"memory", "dir", "redis"};
-enum { KINDS = 3 };
-
-static int abandon(void **state)
-{
-    (void)state;
-    node_abandon(&node);
-    if (redis.pid)
-        redis_done(&redis);
-    redis = (struct redis){0};
-    return 0;
-}
-
-static struct client *start(const char *kind, const char *const *more)
-{
-    const char *options[16] = {"--tokenizer=bytes", "--model", seeded_bytes_model(),
-                               "--sessions-in-memory=6", "--session-ttl=0s"};
-    size_t n = 5;
-    for (; more && *more; more++)
-        options[n++] = *more;
-    node_init(&node, "checkpoints", options);
-    if (!strcmp(kind, "redis"))
-        redis_init(&redis, "checkpoints", NULL);
-    if (strcmp(kind, "dir") != 0)
-        snprintf(node.store, sizeof node.store, "%s", redis.pid ? redis.spec : kind);
-    node_start(&node);
-    return node.a.client;
-}
-
-static void stop(void)
-{
-    node_done(&node);
-    if (redis.pid)
-        redis_done(&redis);
-    redis = (struct redis){0};
-}
-
-static bool survives(const char *kind)
-{
-    return strcmp(kind, "memory") != 0;
-}
-
-static void make(struct client *c, const char *id)
-{
-    reply_free(expect(post(c, "/v1/sessions", "{'id':'%s'}", id), 201));
-}
-
-/* So many turns; after each second one a snapshot of it is written, where there is a store. */
-static void live(struct client *c, const char *id, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++) {
-        struct gen g;
-        turn_of(c, &g, id, " on and on", i + 7);
-        gen_done(&g);
-        if (i % 2)
-            reply_free(expect(session_post(c, id, "/pause"), 200));
-    }
-}
-
-static struct reply *name_it(struct client *c, const char *id, const char *name)
-{
-    return post(c, session_path(id, "/checkpoints"), "{'name':'%s'}", name);
-}
-
-static struct reply *unname(struct client *c, const char *id, const char *name)
-{
-    char rest[200];
-    snprintf(rest, sizeof rest, "/checkpoints/%s", name);
-    return del(c, session_path(id, rest));
-}
-
-static struct reply *rewind_to(struct client *c, const char *id, const char *name)
-{
-    return post(c, session_path(id, "/rewind"), "{'checkpoint':'%s'}", name);
-}
-
-static int64_t kept_bytes(struct client *c, const char *id)
-{
-    struct reply *r = expect(session_get(c, id), 200);
-    int64_t n = int_at(r->json, "kept_bytes");
-    reply_free(r);
-    return n;
-}
-
-static int64_t state_bytes(struct client *c, const char *id)
-{
-    struct reply *r = expect(session_get(c, id), 200);
-    int64_t n = int_at(r->json, "bytes");
-    reply_free(r);
-    return n;
-}
-
-/* How many names the list shows for a version; -1: the version is not there. */
-static int names_at(struct client *c, const char *id, int64_t version)
-{
-    struct reply *r = expect(get(c, session_path(id, "/checkpoints")), 200);
-    const json_t *v;
-    size_t i;
-    int n = -1;
-    json_array_foreach(json_object_get(r->json, "data"), i, v)
-    {
-        if (json_integer_value(json_object_get(v, "version")) == version)
-            n = (int)json_array_size(json_object_get(v, "names"));
-    }
-    reply_free(r);
-    return n;
-}
 
 /* --- a moment, written down ------------------------------------------------------------------- */
 
@@ -188,7 +77,7 @@ static void back_to(struct client *c, const char *id, const char *name, const st
 /* Nothing else is kept: --keep-turns is 0, or 2. */
 static void kept_on(const char *kind, const char *keep)
 {
-    struct client *c = start(kind, (const char *const[]){keep, NULL});
+    struct client *c = store_start(kind, (const char *const[]){keep, NULL});
     make(c, "it");
     live(c, "it", 3);
     struct moment a = mark(c, "it", "a");
@@ -201,37 +90,37 @@ static void kept_on(const char *kind, const char *keep)
     back_to(c, "it", "a", &a);
     assert_int_equal(names_at(c, "it", a.version), 1);
     assert_int_equal(names_at(c, "it", b.version), 1);
-    if (survives(kind)) {
-        node_kill(&node);
-        node_start(&node);
-        c = node.a.client;
+    if (store_survives(kind)) {
+        node_kill(&store_node);
+        node_start(&store_node);
+        c = store_node.a.client;
         back_to(c, "it", "b", &b);
-        node_stop(&node);
-        node_start(&node);
-        c = node.a.client;
+        node_stop(&store_node);
+        node_start(&store_node);
+        c = store_node.a.client;
         back_to(c, "it", "a", &a);
     }
     reply_free(expect(unname(c, "it", "a"), 200));
     live(c, "it", 6);
-    if (survives(kind)) {
-        node_kill(&node);
-        node_start(&node);
-        c = node.a.client;
+    if (store_survives(kind)) {
+        node_kill(&store_node);
+        node_start(&store_node);
+        c = store_node.a.client;
     }
     expect_error(rewind_to(c, "it", "a"), 404, "checkpoint_not_found", "checkpoint");
     assert_int_equal(names_at(c, "it", a.version), -1);
     back_to(c, "it", "b", &b);
     moment_done(&a);
     moment_done(&b);
-    stop();
+    store_stop();
 }
 
 static void test_kept(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < KINDS; i++) {
-        kept_on(kinds[i], "--keep-turns=0");
-        kept_on(kinds[i], "--keep-turns=2");
+    for (size_t i = 0; i < STORE_KINDS; i++) {
+        kept_on(store_kinds[i], "--keep-turns=0");
+        kept_on(store_kinds[i], "--keep-turns=2");
     }
 }
 
@@ -239,8 +128,8 @@ static void test_kept(void **state)
 static void test_the_beginning(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < KINDS; i++) {
-        struct client *c = start(kinds[i], NULL);
+    for (size_t i = 0; i < STORE_KINDS; i++) {
+        struct client *c = store_start(store_kinds[i], NULL);
         make(c, "it");
         struct moment m = mark(c, "it", "begin");
         assert_int_equal(m.version, 0);
@@ -251,7 +140,7 @@ static void test_the_beginning(void **state)
         assert_int_equal(session_version(c, "again"), 0);
         must_go_on_as(c, "again", &m);
         moment_done(&m);
-        stop();
+        store_stop();
     }
 }
 
@@ -259,8 +148,9 @@ static void test_the_beginning(void **state)
 static void test_an_earlier_version(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < KINDS; i++) {
-        struct client *c = start(kinds[i], (const char *const[]){"--keep-turns=4", NULL});
+    for (size_t i = 0; i < STORE_KINDS; i++) {
+        struct client *c =
+            store_start(store_kinds[i], (const char *const[]){"--keep-turns=4", NULL});
         make(c, "it");
         live(c, "it", 3);
         struct moment m = {.picture = picture_of(c, "it"), .version = 3};
@@ -278,7 +168,7 @@ static void test_an_earlier_version(void **state)
                      "checkpoint_not_found", "version");
         back_to(c, "it", "third", &m);
         moment_done(&m);
-        stop();
+        store_stop();
     }
 }
 
@@ -297,9 +187,10 @@ static void fork_as(struct client *c, const char *id, const char *at, const stru
 static void test_forks(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < KINDS; i++) {
+    for (size_t i = 0; i < STORE_KINDS; i++) {
         char at[40];
-        struct client *c = start(kinds[i], (const char *const[]){"--keep-transcript", NULL});
+        struct client *c =
+            store_start(store_kinds[i], (const char *const[]){"--keep-transcript", NULL});
         make(c, "it");
         live(c, "it", 3);
         struct moment m = mark(c, "it", "a");
@@ -326,10 +217,10 @@ static void test_forks(void **state)
         reply_free(call_finish(k));
         assert_int_equal(session_version(c, "it"), version + 1);
         reply_free(expect(del(c, session_path("it", "")), 200)); /* they need nothing of it */
-        if (survives(kinds[i])) {
-            node_kill(&node);
-            node_start(&node);
-            c = node.a.client;
+        if (store_survives(store_kinds[i])) {
+            node_kill(&store_node);
+            node_start(&store_node);
+            c = store_node.a.client;
         }
         expect_error(rewind_to(c, "f1", "a"), 404, "checkpoint_not_found", "checkpoint");
         live(c, "f2", 1); /* so that its turns have been read again */
@@ -338,139 +229,7 @@ static void test_forks(void **state)
         reply_free(expect(session_post(c, "f3", "/rebuild"), 200)); /* its transcript is whole */
         moment_done(&again);
         moment_done(&m);
-        stop();
-    }
-}
-
-/* --- bytes ------------------------------------------------------------------------------------ */
-
-static void until_gone(struct client *c, const char *id)
-{
-    int64_t deadline = client_now_ms() + CLIENT_DEADLINE_MS;
-    for (long status = 200; status != 404;) {
-        struct reply *r = get(c, session_path(id, ""));
-        status = r->status;
-        reply_free(r);
-        assert_true(client_now_ms() < deadline);
-    }
-}
-
-/* What is kept is counted, is refused where it is too much, and is given back. */
-static void bytes_of(const char *kind)
-{
-    char quota[64];
-    struct client *c = start(kind, NULL);
-    make(c, "it");
-    int64_t state = state_bytes(c, "it");
-    assert_int_equal(kept_bytes(c, "it"), 0);
-    stop();
-    snprintf(quota, sizeof quota, "--tenant-bytes=%lld", (long long)(3 * state + state / 2));
-    c = start(kind, (const char *const[]){quota, NULL});
-    make(c, "it");
-    live(c, "it", 2);
-    reply_free(expect(name_it(c, "it", "a"), 201));
-    assert_int_equal(kept_bytes(c, "it"), state);
-    reply_free(expect(name_it(c, "it", "a"), 201)); /* it has it */
-    assert_int_equal(kept_bytes(c, "it"), state);
-    reply_free(expect(name_it(c, "it", "b"), 201));
-    expect_error(name_it(c, "it", "c"), 429, "quota_exceeded", "bytes");
-    expect_error(post(c, "/v1/sessions", "{'id':'more'}"), 429, "quota_exceeded", "bytes");
-    assert_int_equal(kept_bytes(c, "it"), 2 * state);
-    assert_int_equal(names_at(c, "it", 2), 2);
-    if (survives(kind)) {
-        node_kill(&node);
-        node_start(&node);
-        c = node.a.client;
-        assert_int_equal(kept_bytes(c, "it"), 2 * state);
-        expect_error(name_it(c, "it", "c"), 429, "quota_exceeded", "bytes");
-    }
-    reply_free(expect(unname(c, "it", "a"), 200));
-    make(c, "more");
-    expect_error(name_it(c, "more", "c"), 429, "quota_exceeded", "bytes");
-    live(c, "it", 3); /* which leaves an earlier snapshot for the other name */
-    assert_in_range(kept_bytes(c, "it"), state, state + 4096);
-    reply_free(expect(unname(c, "it", "b"), 200));
-    assert_int_equal(kept_bytes(c, "it"), 0);
-    reply_free(expect(name_it(c, "it", "a"), 201));
-    reply_free(expect(del(c, session_path("it", "")), 200));
-    make(c, "it");
-    make(c, "third");
-    expect_error(post(c, "/v1/sessions", "{'id':'fourth'}"), 429, "quota_exceeded", "bytes");
-    reply_free(expect(del(c, session_path("third", "")), 200));
-    reply_free(expect(name_it(c, "it", "z"), 201));
-    expect_error(post(c, "/v1/sessions", "{'id':'fourth'}"), 429, "quota_exceeded", "bytes");
-    reply_free(expect(patch(c, session_path("it", ""), "{'ttl_s':1}"), 200));
-    until_gone(c, "it"); /* when its time is over all of it is given back, too */
-    make(c, "fourth");
-    make(c, "fifth");
-    expect_error(post(c, "/v1/sessions", "{'id':'sixth'}"), 429, "quota_exceeded", "bytes");
-    stop();
-}
-
-static void test_bytes(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < KINDS; i++)
-        bytes_of(kinds[i]);
-}
-
-/* What --keep-turns and --keep-transcript keep counts, and refuses no turn; then nothing new. */
-static void options_of(const char *kind)
-{
-    char quota[64];
-    struct client *c = start(kind, NULL);
-    make(c, "it");
-    int64_t state = state_bytes(c, "it"), before = 0;
-    stop();
-    snprintf(quota, sizeof quota, "--tenant-bytes=%lld", (long long)(2 * state + state / 2));
-    c = start(kind, (const char *const[]){quota, "--keep-turns=3", "--keep-transcript", NULL});
-    make(c, "it");
-    make(c, "other");
-    live(c, "it", 2);
-    struct reply *r = expect(session_get(c, "it"), 200);
-    before = int_at(r->json, "kept_bytes");
-    assert_true(before >= 4 * int_at(r->json, "tokens_seen"));
-    reply_free(r);
-    live(c, "it", 8);
-    assert_true(kept_bytes(c, "it") > before && kept_bytes(c, "it") >= 2 * state);
-    reply_free(expect(del(c, session_path("other", "")), 200));
-    expect_error(post(c, "/v1/sessions", "{'id':'other'}"), 429, "quota_exceeded", "bytes");
-    reply_free(expect(del(c, session_path("it", "")), 200));
-    make(c, "it");
-    make(c, "other");
-    stop();
-}
-
-static void test_what_options_keep(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < KINDS; i++)
-        options_of(kinds[i]);
-}
-
-static void test_metrics(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < KINDS; i++) {
-        struct client *c = start(kinds[i], NULL);
-        make(c, "it");
-        live(c, "it", 1);
-        assert_int_equal(metric(c, "slate_sessions_kept_bytes"), 0);
-        reply_free(expect(name_it(c, "it", "a"), 201));
-        make(c, "other");
-        reply_free(expect(name_it(c, "other", "a"), 201));
-        double two = (double)(2 * state_bytes(c, "it"));
-        until_metric(c, "slate_sessions_kept_bytes", two); /* of Redis they come with its sweeps */
-        if (survives(kinds[i])) {
-            node_kill(&node);
-            node_start(&node);
-            c = node.a.client;
-            until_metric(c, "slate_sessions_kept_bytes", two);
-        }
-        reply_free(expect(unname(c, "it", "a"), 200));
-        reply_free(expect(del(c, session_path("other", "")), 200));
-        until_metric(c, "slate_sessions_kept_bytes", 0);
-        stop();
+        store_stop();
     }
 }
 
@@ -478,7 +237,7 @@ static void test_metrics(void **state)
 
 static void refused_on(const char *kind)
 {
-    struct client *c = start(kind, (const char *const[]){"--max-checkpoints=2", NULL});
+    struct client *c = store_start(kind, (const char *const[]){"--max-checkpoints=2", NULL});
     const char *path = session_path("it", "/checkpoints");
     make(c, "it");
     live(c, "it", 1);
@@ -521,20 +280,20 @@ static void refused_on(const char *kind)
     expect_error(unname(c, "it", "a"), 409, "session_busy", "session");
     reply_free(expect(session_post(c, "it", "/cancel"), 200));
     reply_free(call_finish(k));
-    stop();
+    store_stop();
 }
 
 static void test_refused(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < KINDS; i++)
-        refused_on(kinds[i]);
+    for (size_t i = 0; i < STORE_KINDS; i++)
+        refused_on(store_kinds[i]);
 }
 
 static void test_if_match(void **state)
 {
     (void)state;
-    struct client *c = start("dir", NULL);
+    struct client *c = store_start("dir", NULL);
     char line[160];
     make(c, "it");
     live(c, "it", 1);
@@ -549,21 +308,21 @@ static void test_if_match(void **state)
                  "If-Match");
     expect_error(request(c, "DELETE", session_path("it", "/checkpoints/a"), line, NULL, 0), 412,
                  "version_mismatch", "If-Match");
-    stop();
+    store_stop();
 }
 
 /* With --durability drain what is named is written, whatever else is not. */
 static void test_drain(void **state)
 {
     (void)state;
-    struct client *c = start("dir", (const char *const[]){"--durability=drain", NULL});
+    struct client *c = store_start("dir", (const char *const[]){"--durability=drain", NULL});
     make(c, "it");
     live(c, "it", 1);
     struct moment m = mark(c, "it", "a");
     live(c, "it", 1);
-    node_kill(&node);
-    node_start(&node);
-    c = node.a.client;
+    node_kill(&store_node);
+    node_start(&store_node);
+    c = store_node.a.client;
     assert_int_equal(session_version(c, "it"), m.version);
     live(c, "it", 4);
     back_to(c, "it", "a", &m);
@@ -585,15 +344,15 @@ static void test_drain(void **state)
     picture_done(&now);
     picture_done(&then);
     moment_done(&m);
-    stop();
+    store_stop();
 }
 
 /* A key that was answered before is answered again, and does not run a second time. */
 static void test_idempotency(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < KINDS; i++) {
-        struct client *c = start(kinds[i], NULL);
+    for (size_t i = 0; i < STORE_KINDS; i++) {
+        struct client *c = store_start(store_kinds[i], NULL);
         static const char body[] = "{\"session\":\"it\",\"prompt\":\"one\",\"max_tokens\":4}";
         make(c, "it");
         reply_free(expect(name_it(c, "it", "a"), 201));
@@ -606,7 +365,7 @@ static void test_idempotency(void **state)
         assert_int_equal(session_version(c, "it"), 2);
         reply_free(first);
         reply_free(again);
-        stop();
+        store_stop();
     }
 }
 
@@ -617,13 +376,10 @@ int main(void)
         cmocka_unit_test(test_the_beginning),
         cmocka_unit_test(test_an_earlier_version),
         cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_what_options_keep),
-        cmocka_unit_test(test_metrics),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_if_match),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_idempotency),
     };
-    return cmocka_run_group_tests(tests, NULL, abandon);
+    return cmocka_run_group_tests(tests, NULL, store_abandon);
 }
