@@ -287,6 +287,7 @@ static double part(float *part_key, float *part_w, size_t *ret_n, const float *k
 {
     double l[SL_PANEL] = {0};
     size_t n_part = 0;
+    assert(w || !part_w);
     for (size_t i = 0; i < n; i++) {
         if (key[i] >= high) {
             l[i % SL_PANEL] += w ? (double)w[i] : 1;
