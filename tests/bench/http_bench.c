@@ -7,8 +7,9 @@
  *              [--peer-llama BUILD [--peer-model FILE.gguf] [--peer-options "…"]]
  *              [--format table|csv|json]
  *
- * steady     so many clients in a closed loop: each asks again as soon as it was answered. Counted
- *            from a quarter of the time on, when they are no longer in step.
+ * steady     so many clients in a closed loop: each asks again as soon as it was answered. Their
+ * first answers are of different lengths, so that they are not in step (that is `burst`), and
+ *            counted is from a quarter of the time on.
  * burst      so many clients at once, from rest: the last first token; and the same with one token
  *            to generate, which is the prefill alone.
  * neighbour  one stream, then a prompt of 2,000 tokens beside it: its longest gap against its usual
@@ -33,7 +34,14 @@
 #include "tests/support/serving.h"
 #include "tests/support/streams.h"
 
-enum { COUNTS_MAX = 8, TARGETS = 2, LONG_PROMPT = 2000, IDLE = 256, BODY_MAX = 64 * 1024 };
+enum {
+    COUNTS_MAX = 8,
+    CLIENTS_MAX = 1024,
+    TARGETS = 2,
+    LONG_PROMPT = 2000,
+    IDLE = 256,
+    BODY_MAX = 64 * 1024
+};
 
 enum format { TABLE, CSV, JSON };
 
@@ -127,6 +135,7 @@ struct loop {
     struct streams v;
     struct sample first;
     size_t n_events, n_tokens; /* of whole answers */
+    size_t want[CLIENTS_MAX];  /* tokens of each client's answer */
 };
 
 static void loop_until(struct loop *l, double until, bool to_end)
@@ -138,7 +147,8 @@ static void loop_until(struct loop *l, double until, bool to_end)
         for (size_t i = 0; i < l->v.n; i++) {
             struct stream *s = &l->v.all[i];
             if (!s->running && s->events) {
-                check_length(s, opt.tokens);
+                check_length(s, l->want[i]);
+                l->want[i] = opt.tokens;
                 l->n_events += s->events;
                 l->n_tokens += s->tokens;
                 sample_add(&l->first, s->first - s->started);
@@ -158,8 +168,10 @@ static void steady(struct row *row, size_t t)
     struct sample gaps = {0};
     streams_init(&l.v, targets[t].s.base, row->clients);
     double begin = bench_now(), from, end = begin + opt.seconds;
-    for (size_t i = 0; i < row->clients; i++)
-        begin_one(&l.v, i, opt.prompt, opt.tokens);
+    for (size_t i = 0; i < row->clients; i++) {
+        l.want[i] = 1 + opt.tokens * i / row->clients;
+        begin_one(&l.v, i, opt.prompt, l.want[i]);
+    }
     loop_until(&l, begin + opt.seconds / 4, false);
     for (size_t i = 0; i < row->clients; i++)
         sample_clear(&l.v.all[i].gaps);
@@ -377,7 +389,7 @@ static void read_clients(char *list)
     for (char *save, *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
         if (opt.n_clients == COUNTS_MAX)
             usage();
-        opt.clients[opt.n_clients++] = number(p, 1024);
+        opt.clients[opt.n_clients++] = number(p, CLIENTS_MAX);
     }
 }
 
