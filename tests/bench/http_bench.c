@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/random.h"
 #include "server/cli/limits.h"
@@ -278,6 +279,19 @@ static void make_idle(void *arg, size_t i, char path[160], char text[512])
     snprintf(text, 512, "{\"id\":\"%s%zu\",\"prompt\":[1,2,3,4,5,6,7,8]}", (const char *)arg, i);
 }
 
+/* Once it grows no more: a large slab becomes resident behind the server's start. */
+static double resident_at_rest(pid_t pid)
+{
+    const struct timespec pause = {.tv_nsec = 300000000};
+    double last, now = resident(pid);
+    do {
+        last = now;
+        (void)nanosleep(&pause, NULL);
+        now = resident(pid);
+    } while (now > last);
+    return now;
+}
+
 /* Slate alone: a session of llama.cpp is a slot, and slots are given at the start. So is Slate's
  * slab of states, which is resident from then on: what comes with a session is what it takes beside
  * its state. */
@@ -289,7 +303,7 @@ static void idle(struct row *row, const char *const *options)
     serving_start(&s, options);
     struct serving_load l = {.n = 64, .at_once = 32, .make = make_idle, .arg = warm};
     serving_run(&s, &l); /* what is made once only */
-    double before = resident(s.pid);
+    double before = resident_at_rest(s.pid);
     l.arg = many;
     l.n = IDLE;
     serving_run(&s, &l);
