@@ -28,7 +28,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/base/random.h"
 #include "server/cli/limits.h"
@@ -279,15 +278,17 @@ static void make_idle(void *arg, size_t i, char path[160], char text[512])
     snprintf(text, 512, "{\"id\":\"%s%zu\",\"prompt\":[1,2,3,4,5,6,7,8]}", (const char *)arg, i);
 }
 
-/* Once it grows no more: a large slab becomes resident behind the server's start. */
-static double resident_at_rest(pid_t pid)
+/* Once it grows no more while the server answers: a large slab becomes resident behind its start.
+ */
+static double resident_at_rest(struct serving *s)
 {
-    const struct timespec pause = {.tv_nsec = 300000000};
-    double last, now = resident(pid);
+    struct answer a;
+    double last, now = resident(s->pid);
     do {
         last = now;
-        (void)nanosleep(&pause, NULL);
-        now = resident(pid);
+        for (int i = 0; i < 2000; i++)
+            serving_must(s, &a, "/livez", NULL);
+        now = resident(s->pid);
     } while (now > last);
     return now;
 }
@@ -303,7 +304,7 @@ static void idle(struct row *row, const char *const *options)
     serving_start(&s, options);
     struct serving_load l = {.n = 64, .at_once = 32, .make = make_idle, .arg = warm};
     serving_run(&s, &l); /* what is made once only */
-    double before = resident_at_rest(s.pid);
+    double before = resident_at_rest(&s);
     l.arg = many;
     l.n = IDLE;
     serving_run(&s, &l);
