@@ -24,16 +24,7 @@ static void tops(float *top, const float *x, size_t n)
  * way to it is computed, too, and leads to nothing that is used. */
 static inline vec weigh1(vec t)
 {
-    vec k = v_fma(t, v_all(SL_EXP_LOG2E), v_all(SL_EXP_MAGIC));
-    vec n = k - SL_EXP_MAGIC;
-    vec r = v_fma(n, v_all(-SL_EXP_LN2_LO), v_fma(n, v_all(-SL_EXP_LN2_HI), t));
-    vec p = v_fma(v_all(SL_EXP_C7), r, v_all(SL_EXP_C6));
-    p = v_fma(p, r, v_all(SL_EXP_C5));
-    p = v_fma(p, r, v_all(SL_EXP_C4));
-    p = v_fma(p, r, v_all(SL_EXP_C3));
-    p = v_fma(p, r, v_all(SL_EXP_C2));
-    p = v_fma(p, r, v_all(1));
-    p = v_fma(p, r, v_all(1));
+    vec k, p = exp_rest(t, &k);
     vec power = (vec)(((uints)k - (uint32_t)(SL_EXP_MAGIC_BITS - 127)) << 23U);
     return v_if_less(t, v_all(SL_WEIGH_MIN), v_all(0), p * power);
 }

@@ -55,10 +55,9 @@ static inline vec pow2(ints i)
     return (vec)((uints)(i + 127) << 23U);
 }
 
-static inline vec exp1(vec x)
+/* e^x = 2^k · what is returned; k as SL_EXP_MAGIC leaves it, in the last bits. */
+static inline vec exp_rest(vec x, vec *ret_k)
 {
-    x = v_max(v_all(SL_EXP_LO), x); /* NaN stays */
-    x = v_min(v_all(SL_EXP_HI), x);
     vec k = v_fma(x, v_all(SL_EXP_LOG2E), v_all(SL_EXP_MAGIC));
     vec n = k - SL_EXP_MAGIC;
     vec r = v_fma(n, v_all(-SL_EXP_LN2_LO), v_fma(n, v_all(-SL_EXP_LN2_HI), x));
@@ -69,6 +68,15 @@ static inline vec exp1(vec x)
     p = v_fma(p, r, v_all(SL_EXP_C2));
     p = v_fma(p, r, v_all(1));
     p = v_fma(p, r, v_all(1));
+    *ret_k = k;
+    return p;
+}
+
+static inline vec exp1(vec x)
+{
+    x = v_max(v_all(SL_EXP_LO), x); /* NaN stays */
+    x = v_min(v_all(SL_EXP_HI), x);
+    vec k, p = exp_rest(x, &k);
     ints i = (ints)k - SL_EXP_MAGIC_BITS, half = i >> 1;
     return p * pow2(half) * pow2(i - half);
 }
