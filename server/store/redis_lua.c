@@ -210,6 +210,14 @@
     " call('ZADD',IDS,0,ARGV[2])\n"                                                                \
     "end\n"
 
+/* The session's hash, of incarnation and fence ARGV[3] and [4]: `g`. f is free from there on. */
+#define HELD                                                                                       \
+    "local g=head(H)\n"                                                                            \
+    "if not g then return {'none',ms} end\n"                                                       \
+    "if g.inc~=ARGV[3] then return {'other',ms} end\n"                                             \
+    "local f=fenced(g,ARGV[4])\n"                                                                  \
+    "if f then return f end\n"
+
 const char *const sl_lua_scripts[SL_LUA_N] = {
     [SL_LUA_LOOK] = BEGIN
     "local g=head(H)\n"
@@ -390,11 +398,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     /* inc, fence, the version it is at, name, version, 8: the most names, the tenant's most bytes, those
      * of a state and of a token. The first name of all makes the store one of the later form. */
     [SL_LUA_NAME] = BEGIN COUNT
-    "local g=head(H)\n"
-    "if not g then return {'none',ms} end\n"
-    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
-    "local f=fenced(g,ARGV[4])\n"
-    "if f then return f end\n"
+    HELD
     "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
     "local had,ver=call('HGET',C,ARGV[6]),ARGV[7]\n"
     "if had==ver then return {'ok',ms} end\n"
@@ -426,11 +430,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
 
     /* inc, fence, the version it is at, name, first kept, 8: the bytes of a state and of a token */
     [SL_LUA_UNNAME] = BEGIN COUNT KEPT
-    "local g=head(H)\n"
-    "if not g then return {'none',ms} end\n"
-    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
-    "local f=fenced(g,ARGV[4])\n"
-    "if f then return f end\n"
+    HELD
     "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
     "if call('HDEL',C,ARGV[6])==0 then return {'unnamed',ms} end\n"
     "g.cn=digits(call('HLEN',C))\n"
@@ -441,11 +441,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
 
     /* inc, fence */
     [SL_LUA_REMOVE] = BEGIN
-    "local g=head(H)\n"
-    "if not g then return {'none',ms} end\n"
-    "if g.inc~=ARGV[3] then return {'other',ms} end\n"
-    "local f=fenced(g,ARGV[4])\n"
-    "if f then return f end\n"
+    HELD
     "wipe(H,IDS,ARGV[1],ARGV[2])\n"
     "return {'ok',ms}\n",
 
