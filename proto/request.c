@@ -314,26 +314,9 @@ enum sl_code sl_session_fork_decode(struct sl_session_request *ret, const void *
     return decode_session(ret, body, n, limits, read_fork, err);
 }
 
-enum sl_code sl_rewind_decode(struct sl_moment *ret, const void *body, size_t n,
-                              struct sl_error *err)
-{
-    json_t *doc = NULL;
-    struct sl_moment m = {.given = false};
-    enum sl_code c = sl_json_parse(&doc, body, n, true, err);
-    if (c != SL_OK)
-        return c;
-    c = read_moment(doc, &m, err);
-    if (c == SL_OK && !m.given)
-        c = sl_fail_param(err, SL_E_MISSING_FIELD, "version",
-                          "version or checkpoint must be given: to which the session is to go back "
-                          "(GET …/checkpoints lists them)");
-    json_decref(doc);
-    if (c == SL_OK)
-        *ret = m;
-    return c;
-}
-
-enum sl_code sl_checkpoint_decode(struct sl_moment *ret, const void *body, size_t n,
+static enum sl_code decode_moment(struct sl_moment *ret, const void *body, size_t n,
+                                  enum sl_code (*read)(const json_t *doc, struct sl_moment *m,
+                                                       struct sl_error *err),
                                   struct sl_error *err)
 {
     json_t *doc = NULL;
@@ -341,16 +324,44 @@ enum sl_code sl_checkpoint_decode(struct sl_moment *ret, const void *body, size_
     enum sl_code c = sl_json_parse(&doc, body, n, true, err);
     if (c != SL_OK)
         return c;
-    c = read_version(doc, &m, err);
-    if (c == SL_OK)
-        c = read_name(doc, "name", m.name, err);
-    if (c == SL_OK && !m.name[0])
-        c = sl_fail_param(err, SL_E_MISSING_FIELD, "name",
-                          "name must be given: what the checkpoint is to be called");
+    c = read(doc, &m, err);
     json_decref(doc);
     if (c == SL_OK)
         *ret = m;
     return c;
+}
+
+static enum sl_code read_rewind(const json_t *doc, struct sl_moment *m, struct sl_error *err)
+{
+    enum sl_code c = read_moment(doc, m, err);
+    if (c == SL_OK && !m->given)
+        c = sl_fail_param(err, SL_E_MISSING_FIELD, "version",
+                          "version or checkpoint must be given: to which the session is to go back "
+                          "(GET …/checkpoints lists them)");
+    return c;
+}
+
+static enum sl_code read_checkpoint(const json_t *doc, struct sl_moment *m, struct sl_error *err)
+{
+    enum sl_code c = read_version(doc, m, err);
+    if (c == SL_OK)
+        c = read_name(doc, "name", m->name, err);
+    if (c == SL_OK && !m->name[0])
+        c = sl_fail_param(err, SL_E_MISSING_FIELD, "name",
+                          "name must be given: what the checkpoint is to be called");
+    return c;
+}
+
+enum sl_code sl_rewind_decode(struct sl_moment *ret, const void *body, size_t n,
+                              struct sl_error *err)
+{
+    return decode_moment(ret, body, n, read_rewind, err);
+}
+
+enum sl_code sl_checkpoint_decode(struct sl_moment *ret, const void *body, size_t n,
+                                  struct sl_error *err)
+{
+    return decode_moment(ret, body, n, read_checkpoint, err);
 }
 
 void sl_session_request_done(struct sl_session_request *r)
