@@ -507,9 +507,10 @@ static void each_call_fails(void **state)
     print_message("%zu calls failed, each once: %zu requests were told, %zu had no answer\n",
                   n_tried, n_failed, n_broken);
     assert_true(n_tried > 400 / stride);
-    /* With Redis most of them are made good by another connection. */
-    bool retries = !strncmp(store_name, "redis", 5);
-    assert_true(stride > STRIDE || ((n_failed > 0 || retries) && n_broken > 0));
+    /* A sessions' memory has hardly a call that can fail, and with Redis most of them are made good
+     * by another connection: only of a folder's calls is every sample told of some. */
+    bool told = strcmp(store_name, "dir") != 0 || n_failed > 0;
+    assert_true(stride > STRIDE || (told && n_broken > 0));
 }
 
 static void each_allocation_fails(void **state)
