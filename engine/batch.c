@@ -2,12 +2,14 @@
 #include "engine/batch.h"
 
 #include <assert.h>
+#include <math.h>
 
-enum { BESIDE_MIN = 8, BESIDE_UNMEASURED = 32 };
+/* The fewest rows of prefill that a step has beside decoding ones: fewer are hardly cheaper. */
+enum { BESIDE_LEAST = 4, BESIDE_UNMEASURED = 32 };
 
 void sl_batch_init(struct sl_batch *b, size_t max_rows)
 {
-    *b = (struct sl_batch){.max_rows = max_rows};
+    *b = (struct sl_batch){.max_rows = max_rows, .n_steps = 1};
 }
 
 static size_t min_size(size_t a, size_t b)
@@ -27,16 +29,34 @@ static double stretch(const struct sl_batch *b, const struct wishes *w)
     return SL_BATCH_STRETCH * (double)w->n_prefill / (double)w->n_decode;
 }
 
+static size_t size_of(size_t n_decode)
+{
+    size_t size = 0;
+    while (size < SL_BATCH_SIZES - 1 && (size_t)1 << size < n_decode)
+        size++;
+    return size;
+}
+
+/* Whether this step is decoding's alone, for its time to be known. */
+static bool measures(struct sl_batch *b, size_t n_decode)
+{
+    uint64_t *asked = &b->decode[size_of(n_decode)].asked_at;
+    if (*asked && b->n_steps - *asked < SL_BATCH_RENEW)
+        return false;
+    *asked = b->n_steps;
+    return true;
+}
+
 static size_t prefill_budget(const struct sl_batch *b, size_t room, const struct wishes *w)
 {
     if (!w->n_decode)
         return room;
-    double more = stretch(b, w) - 1;
-    double rows = more * (BESIDE_UNMEASURED / (SL_BATCH_STRETCH - 1));
-    if (b->decode_us > 0 && b->prefill_us > 0)
-        rows = more * b->decode_us / b->prefill_us;
-    size_t budget = rows > (double)room ? room : (size_t)rows;
-    return min_size(budget < BESIDE_MIN ? BESIDE_MIN : budget, room);
+    double more = stretch(b, w) - 1, decode_us = b->decode[size_of(w->n_decode)].us;
+    double fit = BESIDE_UNMEASURED / (SL_BATCH_STRETCH - 1); /* into another step's time */
+    if (decode_us > 0 && b->prefill_us > 0)
+        fit = decode_us / b->prefill_us;
+    double rows = fmax(more * fit, fmax(BESIDE_LEAST, fmin(fit, SL_BATCH_BESIDE)));
+    return rows > (double)room ? room : (size_t)rows;
 }
 
 /* The prefill turns in order from the cursor: each up to `share` rows on top of what it has. */
@@ -67,16 +87,19 @@ void sl_batch_pick(struct sl_batch *b, struct sl_batch_entry *e, size_t n)
         w.n_prefill++;
         w.prompt_rows += min_size(e[i].whole, SIZE_MAX - w.prompt_rows);
     }
+    b->n_steps++;
     room -= w.n_decode;
+    bool alone = true;
     for (size_t i = 0; i < n; i++) {
         if (e[i].kind == SL_BATCH_REPLAY) {
             e[i].take = min_size(e[i].want, room);
             room -= e[i].take;
+            alone = false;
         }
     }
-    size_t budget = prefill_budget(b, room, &w);
-    if (!w.n_prefill || !budget)
+    if (!w.n_prefill || !room || (w.n_decode && alone && measures(b, w.n_decode)))
         return;
+    size_t budget = prefill_budget(b, room, &w);
     size_t nth = b->cursor++ % w.n_prefill, first = 0;
     for (size_t i = 0, seen = 0; i < n; i++)
         if (e[i].kind == SL_BATCH_PREFILL && seen++ == nth)
@@ -93,10 +116,18 @@ static void follow(double *average, double now)
 
 void sl_batch_observe(struct sl_batch *b, size_t decode_rows, size_t other_rows, double us)
 {
-    if (!other_rows)
-        follow(&b->decode_us, us);
-    else if (!decode_rows && other_rows >= BESIDE_MIN)
-        follow(&b->prefill_us, us / (double)other_rows);
-    else if (b->decode_us > 0 && us > b->decode_us && other_rows >= BESIDE_MIN)
-        follow(&b->prefill_us, (us - b->decode_us) / (double)other_rows);
+    double before = 0;
+    if (decode_rows) {
+        size_t size = size_of(decode_rows);
+        before = b->decode[size].us;
+        if (!other_rows) {
+            follow(&b->decode[size].us, us);
+            b->decode[size].asked_at = b->n_steps;
+            return;
+        }
+        if (!(before > 0))
+            return;
+    }
+    if (us > before && other_rows >= BESIDE_LEAST)
+        follow(&b->prefill_us, (us - before) / (double)other_rows);
 }

@@ -6,7 +6,10 @@
  * prompt stalls nobody and nobody starves.
  *
  * Beside decoding rows prefill is limited, so that the step takes about SL_BATCH_STRETCH times as
- * long as without it; what a step costs is measured as the server runs. A burst is let through at
+ * long as without it, and beside a few of them twice as long for up to SL_BATCH_BESIDE rows. What a
+ * step costs is measured as the server runs: where prompts leave no step to decoding alone, one is
+ * taken from them every SL_BATCH_RENEW steps, and when as many decode as did not before. A burst is
+ * let through at
  * once: where more turns wait for their first token than decode, and their prompts fit in
  * SL_BATCH_BURST_STEPS steps, each decoding turn waits for its share of them, and as many times
  * longer. (Else whoever came first of the burst would slow all others down.) How the work is cut
@@ -17,7 +20,12 @@
 #include "slate/base.h"
 
 #define SL_BATCH_STRETCH 1.5
-enum { SL_BATCH_BURST_STEPS = 2 };
+enum {
+    SL_BATCH_BURST_STEPS = 2,
+    SL_BATCH_BESIDE = 8,
+    SL_BATCH_RENEW = 256,
+    SL_BATCH_SIZES = 12 /* of decode rows: 1, 2, up to 4, 8, … */
+};
 
 enum sl_batch_kind { SL_BATCH_DECODE, SL_BATCH_REPLAY, SL_BATCH_PREFILL };
 
@@ -32,8 +40,12 @@ struct sl_batch_entry {
 struct sl_batch {
     size_t max_rows;
     size_t cursor;     /* which prefill turn is first next time, counted among them */
-    double decode_us;  /* a step of decode rows alone; 0: not measured yet */
-    double prefill_us; /* what a row of prefill adds */
+    uint64_t n_steps;  /* picked */
+    double prefill_us; /* what a row of prefill adds; 0: not measured yet */
+    struct {
+        double us;         /* a step of so many decode rows alone; 0: not measured yet */
+        uint64_t asked_at; /* of n_steps, when one was last seen or made; 0: never */
+    } decode[SL_BATCH_SIZES];
 };
 
 void sl_batch_init(struct sl_batch *b, size_t max_rows);

@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+
 #include "engine/batch.h"
 #include "tests/support/floats.h"
 
@@ -231,6 +233,38 @@ static void test_long_prompts_stall_no_stream(void **state)
     }
 }
 
+/* A long prompt that is there all the time: its rows follow how many decode beside it, though no
+ * step would be without it. */
+static void test_long_prompts_follow_the_streams(void **state)
+{
+    (void)state;
+    static const size_t streams[] = {1, 32, 1, 3, 20};
+    for (size_t first = 0; first < 2; first++) {
+        struct sl_batch b;
+        sl_batch_init(&b, STEP_ROWS);
+        sl_batch_observe(&b, 0, 22, 22 * 600); /* their own prompts */
+        for (size_t phase = first; phase < sizeof streams / sizeof *streams; phase++) {
+            size_t n = streams[phase], rows = 0, n_alone = 0;
+            double usual_ms = 10 + 0.4 * (double)n;
+            for (int step = 0; step < 600; step++) {
+                struct sl_batch_entry e[33];
+                for (size_t i = 0; i < n; i++)
+                    e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
+                e[n] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+                sl_batch_pick(&b, e, n + 1);
+                double ms = usual_ms + 0.6 * (double)e[n].take;
+                assert_true(step == 0 || ms <= 2.001 * usual_ms);
+                sl_batch_observe(&b, n, e[n].take, 1000 * ms);
+                rows += e[n].take;
+                n_alone += !e[n].take;
+            }
+            double each = (SL_BATCH_STRETCH - 1) * usual_ms / 0.6; /* rows a step */
+            assert_true((double)rows >= 0.97 * 600 * floor(each));
+            assert_in_range(n_alone, 1, 4);
+        }
+    }
+}
+
 /* 32 clients that ask again as soon as they were answered: first tokens come soon, and the steps
  * that read prompts take hardly longer than the others. */
 static void test_a_closed_loop_waits_for_no_first_token(void **state)
@@ -271,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_bounds_hold_for_random_wishes),
         cmocka_unit_test(test_a_burst_is_read_at_once),
         cmocka_unit_test(test_long_prompts_stall_no_stream),
+        cmocka_unit_test(test_long_prompts_follow_the_streams),
         cmocka_unit_test(test_a_closed_loop_waits_for_no_first_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
