@@ -2,7 +2,6 @@
 #include "server/net.h"
 
 #include <assert.h>
-#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -28,7 +27,6 @@ struct sl_net_conn {
         uv_pipe_t pipe;
     } socket;
     uv_timer_t timer;
-    uv_poll_t *watcher; /* on a copy of the socket's number, while it is not read */
     uv_write_t write;
     uv_shutdown_t shutdown;
     unsigned n_handles; /* not yet closed */
@@ -98,24 +96,6 @@ static void on_handle_closed(uv_handle_t *h)
         n->empty(n->empty_arg);
 }
 
-static void on_watcher_closed(uv_handle_t *h)
-{
-    uv_poll_t *w = (uv_poll_t *)h;
-    sl_free(w);
-}
-
-/* The copy of the socket's number is ours to close, after the poll handle let go of it. */
-static void stop_watching(struct sl_net_conn *c)
-{
-    uv_os_fd_t fd;
-    if (!c->watcher || uv_fileno((uv_handle_t *)c->watcher, &fd) != 0)
-        return;
-    uv_poll_stop(c->watcher);
-    uv_close((uv_handle_t *)c->watcher, on_watcher_closed);
-    close(fd);
-    c->watcher = NULL;
-}
-
 /* What its client has not taken never will be whole: the kernel forgets its part of it, too, which
  * a client that goes on reading a byte now and then would make it keep. */
 static void forget_sent(struct sl_net_conn *c)
@@ -136,8 +116,7 @@ static void t_close(void *t)
     leave_line(c);
     if (c->conn && c->conn->out.n > 0)
         forget_sent(c);
-    stop_watching(c);
-    uv_close(&c->socket.handle, on_handle_closed);
+    uv_close(&c->socket.handle, on_handle_closed); /* its descriptor, too: nobody watches it */
     uv_close((uv_handle_t *)&c->timer, on_handle_closed);
 }
 
@@ -203,39 +182,25 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
         sl_conn_gone(c->conn);
 }
 
-static void on_hangup(uv_poll_t *w, int status, int events)
+static void on_hangup(void *arg)
 {
-    (void)status;
-    (void)events;
-    struct sl_net_conn *c = w->data;
+    struct sl_net_conn *c = arg;
     if (!c->closing)
         sl_conn_gone(c->conn);
 }
 
-/* While input is left in the socket on purpose, only the hang-up is of interest. libuv allows one
- * handle per descriptor; epoll tells descriptors, not sockets, apart: a copy of the number does. */
+/* While input is left in the socket on purpose, only the hang-up is of interest. */
 static void t_watch(void *t, bool on)
 {
     struct sl_net_conn *c = t;
     uv_os_fd_t fd;
-    if (!on) {
-        stop_watching(c);
-        return;
-    }
     if (uv_fileno(&c->socket.handle, &fd) != 0)
         return;
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    uv_poll_t *w = copy >= 0 ? sl_calloc(1, sizeof *w) : NULL;
-    if (!w || uv_poll_init(c->net->loop, w, copy) != 0) {
-        /* The client's end is noticed later then: when it is written to. */
-        sl_free(w);
-        if (copy >= 0)
-            close(copy);
-        return;
-    }
-    w->data = c;
-    c->watcher = w;
-    (void)uv_poll_start(w, UV_DISCONNECT, on_hangup);
+    if (on)
+        /* If not, the client's end is noticed later: when it is written to. */
+        (void)sl_hangups_add(&c->net->hangups, fd, c);
+    else
+        sl_hangups_remove(&c->net->hangups, fd);
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -528,7 +493,8 @@ enum sl_code sl_net_open(struct sl_net *n, uv_loop_t *loop, struct sl_conn_env *
     uv_idle_init(loop, &n->idle);
     n->idle.data = n;
     n->has_idle = true;
-    return sl_net_listen(n, on_connection, err);
+    enum sl_code c = sl_hangups_open(&n->hangups, loop, on_hangup, err);
+    return c ? c : sl_net_listen(n, on_connection, err);
 }
 
 /* --- closing --------------------------------------------------------------------------------- */
@@ -578,4 +544,5 @@ void sl_net_close(struct sl_net *n)
     if (n->has_idle)
         uv_close((uv_handle_t *)&n->idle, NULL);
     n->has_idle = false;
+    sl_hangups_close(&n->hangups);
 }

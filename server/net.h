@@ -15,6 +15,7 @@
 #include <uv.h>
 
 #include "server/conn.h"
+#include "server/hangups.h"
 
 struct sl_net_conn;
 
@@ -32,6 +33,7 @@ struct sl_net {
     char *unix_path;   /* to be removed at the end; NULL: TCP */
     uv_idle_t idle;
     bool has_idle;
+    struct sl_hangups hangups;  /* of those that are not read */
     bool crowded;               /* --max-write-memory is exceeded: the loop's next turn thins out */
     struct sl_net_conn *conns;  /* all, doubly linked */
     struct sl_net_conn *wakers; /* those to be advanced */

@@ -10,7 +10,10 @@
 
 #include "engine/base/mem.h"
 
-enum { BACKLOG = 511 };
+/* Who has come and was not yet accepted. Where more come at once the kernel drops some: honest ones
+ * among them wait a second for their next attempt, and silent ones may wait for ever. It takes no
+ * more of it than net.core.somaxconn, which is as much by default. */
+enum { BACKLOG = 4096 };
 
 static enum sl_code listen_failed(const struct sl_net *n, int e, struct sl_error *err)
 {

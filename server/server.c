@@ -284,13 +284,13 @@ static enum sl_code open_handles(struct sl_server *s, struct sl_error *err)
     return SL_OK;
 }
 
-/* Each connection is a descriptor, and a second one while it is watched only; the usual soft limit
- * of 1,024 is less than --max-connections may ask for. Where the hard one is, too, there are fewer
- * connections, so that clients never take the descriptors that the store needs. */
+/* Each connection is a descriptor; the usual soft limit of 1,024 is less than --max-connections may
+ * ask for. Where the hard one is, too, there are fewer connections, so that clients never take the
+ * descriptors that the store needs. */
 static size_t raise_file_limit(uint64_t connections)
 {
     struct rlimit r;
-    rlim_t want = (rlim_t)(2 * connections + FILES_BESIDES), had;
+    rlim_t want = (rlim_t)(connections + FILES_BESIDES), had;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want)
         return (size_t)connections;
     had = r.rlim_cur;
@@ -299,7 +299,7 @@ static size_t raise_file_limit(uint64_t connections)
         r.rlim_cur = had;
     if (r.rlim_cur >= want)
         return (size_t)connections;
-    size_t n = r.rlim_cur > FILES_BESIDES + 2 ? (size_t)(r.rlim_cur - FILES_BESIDES) / 2 : 1;
+    size_t n = r.rlim_cur > FILES_BESIDES ? (size_t)(r.rlim_cur - FILES_BESIDES) : 1;
     sl_log(SL_LOG_WARN, "the limit of open files is low for --max-connections",
            SL_LI("files", r.rlim_cur), SL_LI("connections", n));
     return n;

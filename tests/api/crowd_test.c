@@ -1,5 +1,5 @@
-/* crowd_test.c: more clients than there are places: who is let in, and who has to go. That honest
- * clients keep their throughput meanwhile is in hostile_test.c. */
+/* crowd_test.c: more clients than there are places: who is let in, and who has to go; and who has
+ * gone. That honest clients keep their throughput meanwhile is in hostile_test.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -108,13 +108,13 @@ static void test_few_descriptors(void **state)
     struct server *s = server_start(ARGS("--store", argument));
     server_file_limit(0);
     server_wait_log(s, "the limit of open files is low for --max-connections\" files=100 "
-                       "connections=18");
+                       "connections=36");
     for (size_t i = 0; i < MANY; i++) {
         r[i] = raw_open(s);
         raw_puts(r[i], GET("/livez"));
         raw_expect(r[i], 200);
     }
-    raw_expect_ask(s, GET("/metrics"), 200, "\nslate_http_connections 18\n");
+    raw_expect_ask(s, GET("/metrics"), 200, "\nslate_http_connections 36\n");
     raw_expect_ask(s,
                    "POST /v1/sessions HTTP/1.1\r\n" HOST "Content-Type: application/json\r\n"
                    "Content-Length: 28\r\n\r\n{\"id\":\"a\",\"prompt\":\"Hello.\"}",
@@ -126,12 +126,60 @@ static void test_few_descriptors(void **state)
     remove_tree(store);
 }
 
+static double metric_of(const struct server *s, const char *name)
+{
+    struct raw_response *p = raw_ask(s, GET("/metrics"));
+    char line[96];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *found = strstr(p->body, line);
+    assert_non_null(found);
+    double v = strtod(found + strlen(line), NULL);
+    raw_response_free(p);
+    return v;
+}
+
+/* They send more behind a request than is read ahead, so that the server reads them no longer; that
+ * they have gone is noticed all the same, and their turns end. */
+static void test_who_is_not_read_is_seen_to_go(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 20, BEHIND = 64 << 10 };
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":1000000,\"ignore_eos\":true,"
+                               "\"logprobs\":20}";
+    static char behind[BEHIND];
+    char head[256];
+    struct server *s = server_start(ARGS("--read-ahead", "4KiB", "--max-running", "20"));
+    struct raw *r[CLIENTS];
+    snprintf(head, sizeof head,
+             "POST /v1/generate HTTP/1.1\r\n" HOST
+             "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+             sizeof body - 1);
+    memset(behind, '\n', sizeof behind);
+    for (int i = 0; i < CLIENTS; i++) {
+        r[i] = raw_open(s);
+        raw_puts(r[i], head);
+        raw_puts(r[i], body);
+        raw_send(r[i], behind, sizeof behind);
+    }
+    int64_t end = client_now_ms() + CLIENT_DEADLINE_MS;
+    while (metric_of(s, "slate_requests_running") < CLIENTS)
+        assert_true(client_now_ms() < end);
+    for (int i = 0; i < CLIENTS; i++) { /* one by one: the others stay */
+        assert_true(metric_of(s, "slate_requests_running") == CLIENTS - i);
+        raw_close(r[i]);
+        while (metric_of(s, "slate_requests_running") > CLIENTS - 1 - i)
+            assert_true(client_now_ms() < end);
+    }
+    server_stop(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newcomers_take_the_place_of_who_waits),
         cmocka_unit_test(test_unread_answers_are_bounded),
         cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_who_is_not_read_is_seen_to_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

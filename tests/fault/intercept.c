@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -274,17 +275,13 @@ int connect(int fd, const struct sockaddr *a, socklen_t n)
     FAIL_ERRNO(connect, fd, a, n);
 }
 
-int fcntl(int fd, int command, ...)
+int epoll_ctl(int epoll, int what, int fd, struct epoll_event *ev)
 {
-    va_list args;
-    va_start(args, command);
-    long v = va_arg(args, long);
-    va_end(args);
-    if (command != F_DUPFD_CLOEXEC) {
-        REAL(fcntl);
-        return next(fd, command, v);
+    if (what != EPOLL_CTL_ADD || ev->events != EPOLLRDHUP) { /* libuv's own */
+        REAL(epoll_ctl);
+        return next(epoll, what, fd, ev);
     }
-    FAIL_ERRNO(fcntl, fd, command, v);
+    FAIL_ERRNO(epoll_ctl, epoll, what, fd, ev);
 }
 
 /* --- files -------------------------------------------------------------------------------------*/

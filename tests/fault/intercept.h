@@ -7,9 +7,9 @@
  *
  * Not among them, since they cannot fail but by a mistake of the caller's: uv_queue_work (it has no
  * function to run), uv_timer_*, uv_idle_*, uv_async_send, uv_read_stop, uv_tcp_init, uv_pipe_init;
- * and what libuv itself answers with abort() (its epoll, eventfd and thread calls). A read or write
- * counts where it is one of a socket or of a file: libuv's own pipes are not allowed to fail,
- * either. */
+ * and what libuv itself answers with abort() (its epoll, eventfd and thread calls; epoll_ctl fails
+ * where the server watches for a hang-up). A read or write counts where it is one of a socket or of
+ * a file: libuv's own pipes are not allowed to fail, either. */
 #ifndef SLATE_TESTS_INTERCEPT_H
 #define SLATE_TESTS_INTERCEPT_H
 
@@ -45,7 +45,7 @@ enum { INTERCEPT_SHORT = -1, INTERCEPT_ERRORS_MAX = 5 };
     X(getsockopt, EINVAL)                                                                          \
     X(socket, EMFILE)                                                                              \
     X(connect, ECONNREFUSED, ENETUNREACH)                                                          \
-    X(fcntl, EMFILE)                                                                               \
+    X(epoll_ctl, ENOSPC)                                                                           \
     X(openat, EMFILE, EIO)                                                                         \
     X(openat2, EMFILE, EIO)                                                                        \
     X(close, EIO)                                                                                  \
