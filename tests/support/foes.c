@@ -6,13 +6,16 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -277,46 +280,56 @@ bool foes_leave(struct foes *f, size_t n, unsigned ms)
 
 /* --- the sink --------------------------------------------------------------------------------- */
 
-static int sink_listener = -1;
-
-static void *swallow(void *arg)
+/* The child's whole life. */
+static _Noreturn void swallow(int listener)
 {
-    int epoll = *(int *)arg;
     static char waste[65536];
-    struct epoll_event ev[EVENTS];
+    struct epoll_event ev[EVENTS], in = {.events = EPOLLIN, .data.fd = listener};
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll < 0 || epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &in) != 0)
+        die("epoll");
     for (;;) {
         int n = epoll_wait(epoll, ev, EVENTS, -1);
         for (int i = 0; i < n; i++) {
             int fd = ev[i].data.fd;
-            if (fd == sink_listener) {
-                struct epoll_event in = {.events = EPOLLIN};
+            if (fd == listener) {
                 in.data.fd = accept4(fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-                if (in.data.fd >= 0)
-                    (void)epoll_ctl(epoll, EPOLL_CTL_ADD, in.data.fd, &in);
+                if (in.data.fd < 0 && errno != EAGAIN && errno != ECONNABORTED)
+                    die("accept");
+                if (in.data.fd >= 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, in.data.fd, &in) != 0)
+                    die("epoll_ctl");
             } else if (recv(fd, waste, sizeof waste, 0) <= 0) {
                 close(fd);
             }
         }
     }
-    return NULL;
 }
 
-unsigned sink_port(void)
+void sink_open(struct sink *ret)
 {
-    static int epoll;
-    static pthread_t thread;
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
-    if (sink_listener < 0) {
-        sink_listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        assert_true(sink_listener >= 0);
-        assert_int_equal(bind(sink_listener, (struct sockaddr *)&a, sizeof a), 0);
-        assert_int_equal(listen(sink_listener, 4096), 0);
-        epoll = epoll_create1(EPOLL_CLOEXEC);
-        struct epoll_event in = {.events = EPOLLIN, .data.fd = sink_listener};
-        assert_int_equal(epoll_ctl(epoll, EPOLL_CTL_ADD, sink_listener, &in), 0);
-        assert_int_equal(pthread_create(&thread, NULL, swallow, &epoll), 0);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    assert_true(listener >= 0);
+    assert_int_equal(bind(listener, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(listener, 4096), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &n), 0);
+    *ret = (struct sink){.pid = fork(), .port = ntohs(a.sin_port)};
+    assert_true(ret->pid >= 0);
+    if (ret->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        listener = dup2(listener, STDERR_FILENO + 1);
+        (void)close_range(STDERR_FILENO + 2, ~0U, 0); /* the parent's: it has none of them open */
+        swallow(listener);
     }
-    assert_int_equal(getsockname(sink_listener, (struct sockaddr *)&a, &n), 0);
-    return ntohs(a.sin_port);
+    close(listener);
+}
+
+void sink_close(struct sink *s)
+{
+    int status;
+    assert_int_equal(kill(s->pid, SIGKILL), 0);
+    assert_int_equal(waitpid(s->pid, &status, 0), s->pid);
+    assert_true(WIFSIGNALED(status) &&
+                WTERMSIG(status) == SIGKILL); /* it did its work to the end */
 }

@@ -58,7 +58,13 @@ size_t foes_open(struct foes *f);
 /* Waits until n or fewer are. false: after so many milliseconds there are still more. */
 bool foes_leave(struct foes *f, size_t n, unsigned ms);
 
-/* A port of 127.0.0.1 that accepts, reads and throws away, for as long as the program runs. */
-unsigned sink_port(void);
+/* A port of 127.0.0.1 that accepts, reads and throws away. A process of its own does: so the other
+ * ends of the connections take none of the program's descriptors. */
+struct sink {
+    pid_t pid;
+    unsigned port;
+};
+void sink_open(struct sink *ret);
+void sink_close(struct sink *s);
 
 #endif
