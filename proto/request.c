@@ -146,6 +146,67 @@ static enum sl_code read_metadata(const struct sl_decode *d, struct sl_session_r
     return c;
 }
 
+static enum sl_code read_version(const json_t *o, const char *param, struct sl_moment *m,
+                                 struct sl_error *err)
+{
+    int64_t version = 0;
+    const json_t *v = sl_json_member(o, "version");
+    enum sl_code c = v ? sl_json_int(v, param, 0, INT64_MAX, &version, err) : SL_OK;
+    if (c != SL_OK)
+        return c;
+    m->given = v != NULL;
+    m->version = (uint64_t)version;
+    return SL_OK;
+}
+
+/* A checkpoint's name; "" stays where there is none. */
+static enum sl_code read_name(const json_t *o, const char *key, const char *param,
+                              char ret[SL_SESSION_ID_MAX + 1], struct sl_error *err)
+{
+    const json_t *v = sl_json_member(o, key);
+    if (!v)
+        return SL_OK;
+    if (!json_is_string(v))
+        return sl_json_wrong_type(v, param, "a checkpoint's name, a string", err);
+    size_t n = json_string_length(v);
+    enum sl_code c = sl_session_id_check(json_string_value(v), n, param, err);
+    if (c != SL_OK)
+        return c;
+    memcpy(ret, json_string_value(v), n + 1);
+    return SL_OK;
+}
+
+/* version or checkpoint; how errors name them. */
+static enum sl_code read_moment_of(const json_t *o, const char *version, const char *checkpoint,
+                                   struct sl_moment *m, struct sl_error *err)
+{
+    enum sl_code c = read_version(o, version, m, err);
+    if (c == SL_OK)
+        c = read_name(o, "checkpoint", checkpoint, m->name, err);
+    if (c == SL_OK && m->given && m->name[0])
+        return sl_fail_param(err, SL_E_INVALID_VALUE, checkpoint,
+                             "only one of version and checkpoint may be given");
+    m->given = m->given || m->name[0];
+    return c;
+}
+
+static enum sl_code read_moment(const json_t *o, struct sl_moment *m, struct sl_error *err)
+{
+    return read_moment_of(o, "version", "checkpoint", m, err);
+}
+
+static enum sl_code read_from_session(const struct sl_decode *d, const json_t *v,
+                                      struct sl_session_request *r)
+{
+    if (!json_is_string(v))
+        return sl_json_wrong_type(v, "from.session", "a session's id, a string", d->err);
+    enum sl_code c =
+        sl_session_id_check(json_string_value(v), json_string_length(v), "from.session", d->err);
+    if (c != SL_OK)
+        return c;
+    return sl_json_cstr(v, "from.session", SL_SESSION_ID_MAX, d->pool, &r->from_session, d->err);
+}
+
 static enum sl_code read_from_object(const struct sl_decode *d, const json_t *v,
                                      struct sl_session_request *r)
 {
@@ -154,11 +215,20 @@ static enum sl_code read_from_object(const struct sl_decode *d, const json_t *v,
     const json_t *state = sl_json_member(v, "initial_state");
     const json_t *name = sl_json_member(v, "initial_state_name");
     int n = !!session + !!snapshot + !!state + !!name;
+    enum sl_code c;
     if (n != 1)
         return sl_fail_param(d->err, SL_E_INVALID_VALUE, "from",
                              "from must hold exactly one of session, snapshot, initial_state and "
                              "initial_state_name, got %d of them",
                              n);
+    c = read_moment_of(v, "from.version", "from.checkpoint", &r->at, d->err);
+    if (c != SL_OK)
+        return c;
+    if (r->at.given && !session)
+        return sl_fail_param(d->err, SL_E_INVALID_VALUE,
+                             r->at.name[0] ? "from.checkpoint" : "from.version",
+                             "version and checkpoint are those of from.session; nothing else has "
+                             "any");
     if (snapshot)
         return sl_decode_base64(d, snapshot, "from.snapshot", &r->from_snapshot,
                                 &r->n_from_snapshot);
@@ -170,14 +240,7 @@ static enum sl_code read_from_object(const struct sl_decode *d, const json_t *v,
     if (name)
         return sl_json_cstr(name, "from.initial_state_name", SL_INITIAL_STATE_NAME_MAX, d->pool,
                             &r->from_initial_state_name, d->err);
-    if (!json_is_string(session))
-        return sl_json_wrong_type(session, "from.session", "a session's id, a string", d->err);
-    enum sl_code c = sl_session_id_check(json_string_value(session), json_string_length(session),
-                                         "from.session", d->err);
-    if (c != SL_OK)
-        return c;
-    return sl_json_cstr(session, "from.session", SL_SESSION_ID_MAX, d->pool, &r->from_session,
-                        d->err);
+    return read_from_session(d, session, r);
 }
 
 /* from: a session's id, or an object that says what it holds. */
@@ -212,47 +275,6 @@ static enum sl_code read_create(const struct sl_decode *d, struct sl_session_req
         c = sl_decode_messages(d, messages, &r->input);
     if (c == SL_OK)
         c = read_from(d, r);
-    return c;
-}
-
-static enum sl_code read_version(const json_t *o, struct sl_moment *m, struct sl_error *err)
-{
-    int64_t version = 0;
-    const json_t *v = sl_json_member(o, "version");
-    enum sl_code c = v ? sl_json_int(v, "version", 0, INT64_MAX, &version, err) : SL_OK;
-    if (c != SL_OK)
-        return c;
-    m->given = v != NULL;
-    m->version = (uint64_t)version;
-    return SL_OK;
-}
-
-/* A checkpoint's name; "" stays where there is none. */
-static enum sl_code read_name(const json_t *o, const char *key, char ret[SL_SESSION_ID_MAX + 1],
-                              struct sl_error *err)
-{
-    const json_t *v = sl_json_member(o, key);
-    if (!v)
-        return SL_OK;
-    if (!json_is_string(v))
-        return sl_json_wrong_type(v, key, "a checkpoint's name, a string", err);
-    size_t n = json_string_length(v);
-    enum sl_code c = sl_session_id_check(json_string_value(v), n, key, err);
-    if (c != SL_OK)
-        return c;
-    memcpy(ret, json_string_value(v), n + 1);
-    return SL_OK;
-}
-
-static enum sl_code read_moment(const json_t *o, struct sl_moment *m, struct sl_error *err)
-{
-    enum sl_code c = read_version(o, m, err);
-    if (c == SL_OK)
-        c = read_name(o, "checkpoint", m->name, err);
-    if (c == SL_OK && m->given && m->name[0])
-        return sl_fail_param(err, SL_E_INVALID_VALUE, "checkpoint",
-                             "only one of version and checkpoint may be given");
-    m->given = m->given || m->name[0];
     return c;
 }
 
@@ -343,9 +365,9 @@ static enum sl_code read_rewind(const json_t *doc, struct sl_moment *m, struct s
 
 static enum sl_code read_checkpoint(const json_t *doc, struct sl_moment *m, struct sl_error *err)
 {
-    enum sl_code c = read_version(doc, m, err);
+    enum sl_code c = read_version(doc, "version", m, err);
     if (c == SL_OK)
-        c = read_name(doc, "name", m->name, err);
+        c = read_name(doc, "name", "name", m->name, err);
     if (c == SL_OK && !m->name[0])
         c = sl_fail_param(err, SL_E_MISSING_FIELD, "name",
                           "name must be given: what the checkpoint is to be called");

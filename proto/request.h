@@ -147,7 +147,7 @@ struct sl_session_request {
     size_t n_from_initial_state;
     const char *from_initial_state_name;
 
-    struct sl_moment at; /* fork */
+    struct sl_moment at; /* fork, and create with from_session: as it was then */
 };
 
 SL_NODISCARD enum sl_code sl_session_create_decode(struct sl_session_request *ret, const void *body,

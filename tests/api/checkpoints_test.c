@@ -233,6 +233,81 @@ static void test_forks(void **state)
     }
 }
 
+/* --- new sessions that begin there ------------------------------------------------------------ */
+
+/* {from} as a fork does; with a prompt it has read that, too. */
+static void begin_as(struct client *c, const char *id, const char *at, const struct moment *m)
+{
+    struct reply *r =
+        expect(post(c, "/v1/sessions", "{'id':'%s','from':{'session':'it',%s},'metadata':{'k':2}}",
+                    id, at),
+               201);
+    assert_int_equal(int_at(r->json, "version"), m->version);
+    assert_int_equal(int_at(r->json, "metadata.k"), 2);
+    assert_string_equal(reply_header(r, "X-Slate-Session"), id);
+    reply_free(r);
+    must_be_as(c, id, m);
+    struct gen g;
+    reply_free(expect(
+        post(c, "/v1/sessions", "{'id':'read','from':{'session':'it',%s},'prompt':' and so'}", at),
+        201));
+    generate(c, &g, "'session':'%s','prompt':' and so','max_tokens':0", id);
+    gen_done(&g);
+    struct picture asked = picture_of(c, id), read = picture_of(c, "read");
+    assert_int_equal(session_version(c, "read"), m->version + 1);
+    picture_same(&asked, &read);
+    picture_done(&asked);
+    picture_done(&read);
+    reply_free(expect(del(c, session_path("read", "")), 200));
+}
+
+static void test_new_sessions(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < STORE_KINDS; i++) {
+        char at[40];
+        struct client *c =
+            store_start(store_kinds[i], (const char *const[]){"--keep-turns=0", NULL});
+        make(c, "it");
+        live(c, "it", 3);
+        struct moment m = mark(c, "it", "a");
+        live(c, "it", 5);
+        begin_as(c, "n1", "\"checkpoint\":\"a\"", &m);
+        snprintf(at, sizeof at, "\"version\":%d", (int)m.version);
+        begin_as(c, "n2", at, &m);
+        static const struct {
+            const char *from, *code, *param;
+            int status;
+        } wrong[] = {
+            {"'session':'it','checkpoint':'b'", "checkpoint_not_found", "checkpoint", 404},
+            {"'session':'it','version':1", "checkpoint_not_found", "version", 404},
+            {"'session':'none','checkpoint':'a'", "session_not_found", "session", 404},
+            {"'session':'it','version':1,'checkpoint':'a'", "invalid_value", "from.checkpoint",
+             400},
+            {"'initial_state_name':'none','version':0", "invalid_value", "from.version", 400},
+        };
+        for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+            char body[160];
+            snprintf(body, sizeof body, "{\"id\":\"n3\",\"from\":{%s}}", quoted(wrong[k].from));
+            expect_error(request(c, "POST", "/v1/sessions", NULL, body, strlen(body)),
+                         wrong[k].status, wrong[k].code, wrong[k].param);
+            expect_error(get(c, session_path("n3", "")), 404, "session_not_found", "session");
+        }
+        expect_error(
+            post(c, "/v1/sessions", "{'id':'n1','from':{'session':'it','checkpoint':'a'}}"), 409,
+            "session_exists", "id");
+        reply_free(expect(del(c, session_path("it", "")), 200)); /* they need nothing of it */
+        if (store_survives(store_kinds[i])) {
+            node_kill(&store_node);
+            node_start(&store_node);
+            c = store_node.a.client;
+        }
+        assert_int_equal(session_version(c, "n1"), m.version + 1);
+        moment_done(&m);
+        store_stop();
+    }
+}
+
 /* --- what is refused -------------------------------------------------------------------------- */
 
 static void refused_on(const char *kind)
@@ -376,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_the_beginning),
         cmocka_unit_test(test_an_earlier_version),
         cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_new_sessions),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_if_match),
         cmocka_unit_test(test_drain),

@@ -220,6 +220,8 @@ static void cannot_tell(struct client *c, const char *when)
          "{'session':'%','messages':[{'role':'user','content':'a'}]}", false},
         {"POST", "/v1/sessions", NULL, "{'from':'%'}", false},
         {"POST", "/v1/sessions", NULL, "{'from':'%','id':'%'}", false},
+        {"POST", "/v1/sessions", NULL, "{'from':{'session':'%','checkpoint':'x'}}", false},
+        {"POST", "/v1/sessions", NULL, "{'from':{'session':'%','version':900}}", false},
         {"GET", "/v1/sessions?prefix=%", NULL, NULL, false},
         {"GET", "/v1/sessions?after=%", NULL, NULL, false},
         {"POST", "/v1/sessions", NULL, "{'id':'%'}", true},

@@ -257,6 +257,12 @@ static const struct scene scenes[] = {
      .path = "/v1/sessions/t/fork",
      .body = "{\"id\":\"new\",\"checkpoint\":\"a\"}",
      .before = "name"},
+    {.name = "create from a name",
+     .method = "POST",
+     .path = "/v1/sessions",
+     .body = "{\"id\":\"new\",\"from\":{\"session\":\"t\",\"checkpoint\":\"a\"},"
+             "\"prompt\":\"hello\"}",
+     .before = "name"},
     {.name = "restore",
      .method = "PUT",
      .path = "/v1/sessions/new/snapshot",

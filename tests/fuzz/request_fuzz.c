@@ -202,6 +202,8 @@ static void session(enum sl_code (*decode)(struct sl_session_request *, const vo
     }
     assert(!r.id || sl_session_id_valid(r.id, strlen(r.id)));
     assert(!r.from_session || sl_session_id_valid(r.from_session, strlen(r.from_session)));
+    assert(!r.at.name[0] || (r.at.given && sl_session_id_valid(r.at.name, strlen(r.at.name))));
+    assert(!r.at.given || (!r.from_snapshot && !r.from_initial_state_name));
     assert(r.ttl_s >= 0 && r.ttl_s <= limits.ttl_s && (r.has_ttl || !r.ttl_s));
     assert(r.metadata.n <= limits.metadata_bytes);
     struct sl_session_view view = {.id = r.id ? r.id : "x",

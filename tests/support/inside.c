@@ -60,6 +60,8 @@ static void read_all(int fd, const char *method, const char *path)
 {
     for (;;) {
         ssize_t k = recv(fd, inside.reply + inside.n_reply, INSIDE_REPLY_MAX - inside.n_reply, 0);
+        if (k < 0 && errno == EINTR)
+            continue; /* stopped, and let go on: a socket with a time limit says so */
         if (k < 0 && errno == EAGAIN)
             fail_msg("%s %s: no answer in %d s", method, path, DEADLINE_S);
         if (k <= 0)

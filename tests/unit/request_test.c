@@ -444,6 +444,19 @@ static void session_bodies(void **state)
     assert_memory_equal(r.from_snapshot, "\0\1\2\3", 4);
     assert_true(r.has_ttl && r.ttl_s == 0);
     sl_session_request_done(&r);
+    static const char at_name[] = "{\"from\":{\"session\":\"a\",\"checkpoint\":\"b\"}}";
+    assert_int_equal(sl_session_create_decode(&r, at_name, sizeof at_name - 1, &limits, NULL),
+                     SL_OK);
+    assert_string_equal(r.from_session, "a");
+    assert_true(r.at.given);
+    assert_string_equal(r.at.name, "b");
+    sl_session_request_done(&r);
+    static const char at_version[] =
+        "{\"from\":{\"session\":\"a\",\"version\":0,\"checkpoint\":null}}";
+    assert_int_equal(sl_session_create_decode(&r, at_version, sizeof at_version - 1, &limits, NULL),
+                     SL_OK);
+    assert_true(r.at.given && r.at.version == 0 && !r.at.name[0]);
+    sl_session_request_done(&r);
     static const char forked[] = "{\"id\":\"b\",\"metadata\":{}}";
     assert_int_equal(sl_session_fork_decode(&r, forked, sizeof forked - 1, &limits, NULL), SL_OK);
     assert_string_equal(r.id, "b");
@@ -484,6 +497,20 @@ static void session_errors(void **state)
         {"{\"from\":{\"snapshot\":5}}", SL_E_INVALID_TYPE, "from.snapshot", NULL},
         {"{\"from\":{\"initial_state\":\"?\"}}", SL_E_INVALID_VALUE, "from.initial_state", NULL},
         {"{\"from\":{\"session\":\"a\"}}", SL_OK, NULL, NULL},
+        {"{\"from\":{\"session\":\"a\",\"version\":\"1\"}}", SL_E_INVALID_TYPE, "from.version",
+         NULL},
+        {"{\"from\":{\"session\":\"a\",\"version\":-1}}", SL_E_INVALID_VALUE, "from.version", NULL},
+        {"{\"from\":{\"session\":\"a\",\"checkpoint\":1}}", SL_E_INVALID_TYPE, "from.checkpoint",
+         NULL},
+        {"{\"from\":{\"session\":\"a\",\"checkpoint\":\".b\"}}", SL_E_INVALID_VALUE,
+         "from.checkpoint", NULL},
+        {"{\"from\":{\"session\":\"a\",\"version\":1,\"checkpoint\":\"b\"}}", SL_E_INVALID_VALUE,
+         "from.checkpoint", "only one of version and checkpoint may be given"},
+        {"{\"from\":{\"version\":1}}", SL_E_INVALID_VALUE, "from", "got 0 of them"},
+        {"{\"from\":{\"snapshot\":\"AAAA\",\"version\":1}}", SL_E_INVALID_VALUE, "from.version",
+         "those of from.session"},
+        {"{\"from\":{\"initial_state_name\":\"a\",\"checkpoint\":\"b\"}}", SL_E_INVALID_VALUE,
+         "from.checkpoint", "those of from.session"},
         {"[]", SL_E_INVALID_TYPE, "", NULL},
     };
     fields_check_cases(create, creates, N(creates));
