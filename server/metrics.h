@@ -24,8 +24,8 @@
     X(SESSIONS, GAUGE, "slate_sessions", "Sessions there are")                                     \
     X(SESSIONS_IN_MEMORY, GAUGE, "slate_sessions_in_memory", "Sessions whose state is in memory")  \
     X(KEPT_BYTES, GAUGE, "slate_sessions_kept_bytes",                                              \
-      "Bytes of earlier versions, checkpoints and transcripts of sessions; 0 where a Redis "       \
-      "counts")                                                                                    \
+      "Bytes of earlier versions, checkpoints and transcripts of all sessions; of a shared "       \
+      "store's as of its last sweep")                                                              \
     X(SESSION_LOADS, COUNTER, "slate_session_loads_total", "Sessions brought from the store")      \
     X(SESSION_SAVES, COUNTER, "slate_session_saves_total", "Snapshots written to the store")       \
     X(SESSION_EVICTIONS, COUNTER, "slate_session_evictions_total", "Sessions put out of memory")   \
