@@ -24,8 +24,8 @@ enum sl_dtype sl_conversion_plain(const struct sl_tensor *t)
 
 bool sl_conversion_can_code(const struct sl_tensor *t, enum sl_dtype type, size_t n_in)
 {
-    bool codes = type == SL_DTYPE_Q8 || (type == SL_DTYPE_Q4 && n_in % 2 == 0);
-    return codes && n_in > 0 && t->n_elements > 0 && t->rank > 0 && t->shape[t->rank - 1] == n_in;
+    return sl_code_can(type, n_in) && n_in > 0 && t->n_elements > 0 && t->rank > 0 &&
+           t->shape[t->rank - 1] == n_in;
 }
 
 enum sl_dtype sl_conversion_dtype(const struct sl_conversion_entry *e)

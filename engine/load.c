@@ -479,7 +479,7 @@ void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t
     char name[NAME_BYTES];
     FORMAT_NAME(l, name, fmt);
     enum sl_layout layout = turn(SL_OUT_IN, turned);
-    add_matrix(l, ret, n_out, n_in, layout, l->weights == SL_DTYPE_Q4 ? SL_DTYPE_Q8 : l->weights,
+    add_matrix(l, ret, n_out, n_in, layout, l->weights == SL_DTYPE_Q4 ? SL_DTYPE_Q5 : l->weights,
                false, need_matrix(l, name, n_out, n_in, layout, false));
 }
 

@@ -32,6 +32,7 @@ static float limit_of(enum sl_dtype type)
         return 0x1.ffp127f;
     case SL_DTYPE_Q8: /* the largest F16 scale times its last code */
         return 65504.0f * 127;
+    case SL_DTYPE_Q5:
     case SL_DTYPE_Q4: /* the last levels are 15 and -16; a scale fitted to them is a little larger
                        */
         return 65504.0f * 12;

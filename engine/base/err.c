@@ -99,8 +99,8 @@ const char *sl_dtype_name(enum sl_dtype t)
         [SL_DTYPE_F16] = "F16",   [SL_DTYPE_BF16] = "BF16", [SL_DTYPE_I64] = "I64",
         [SL_DTYPE_I32] = "I32",   [SL_DTYPE_I16] = "I16",   [SL_DTYPE_I8] = "I8",
         [SL_DTYPE_U8] = "U8",     [SL_DTYPE_BOOL] = "BOOL", [SL_DTYPE_Q8] = "Q8",
-        [SL_DTYPE_Q4] = "Q4",     [SL_DTYPE_Q4_0] = "Q4_0", [SL_DTYPE_Q4_K] = "Q4_K",
-        [SL_DTYPE_Q6_K] = "Q6_K"};
+        [SL_DTYPE_Q5] = "Q5",     [SL_DTYPE_Q4] = "Q4",     [SL_DTYPE_Q4_0] = "Q4_0",
+        [SL_DTYPE_Q4_K] = "Q4_K", [SL_DTYPE_Q6_K] = "Q6_K"};
     assert((unsigned)t < SL_DTYPE_KINDS);
     return name[t];
 }

@@ -12,6 +12,7 @@ static const struct form {
     enum sl_dtype type, codes; /* NONE of blocks */
     enum sl_block_type block;
 } forms[] = {{".q8_scales", SL_DTYPE_Q8, SL_DTYPE_I8, SL_BLOCK_NONE},
+             {".q5_scales", SL_DTYPE_Q5, SL_DTYPE_U8, SL_BLOCK_NONE},
              {".q4_scales", SL_DTYPE_Q4, SL_DTYPE_U8, SL_BLOCK_NONE},
              {".q8_0_blocks", SL_DTYPE_NONE, SL_DTYPE_NONE, SL_BLOCK_Q8_0},
              {".q4_0_blocks", SL_DTYPE_NONE, SL_DTYPE_NONE, SL_BLOCK_Q4_0},
@@ -75,6 +76,17 @@ static enum sl_code become(struct sl_reader *r, struct sl_tensor *t, size_t colu
     return SL_OK;
 }
 
+/* Of rows of so many bytes. False: not whole ones, or too many. */
+static bool count_codes(enum sl_dtype type, size_t bytes, size_t *ret)
+{
+    if (type == SL_DTYPE_Q8) {
+        *ret = bytes;
+        return true;
+    }
+    size_t some = type == SL_DTYPE_Q4 ? 1 : 5, codes = type == SL_DTYPE_Q4 ? 2 : 8;
+    return bytes % some == 0 && !__builtin_mul_overflow(bytes / some, codes, ret);
+}
+
 /* Scales find their codes, and have no name of their own any more. */
 static enum sl_code join_scales(struct sl_reader *r, struct sl_tensor *s, const struct form *f)
 {
@@ -92,8 +104,8 @@ static enum sl_code join_scales(struct sl_reader *r, struct sl_tensor *s, const 
         c = check(r, t, f->codes);
     if (c)
         return c;
-    size_t each = f->type == SL_DTYPE_Q4 ? 2 : 1, columns;
-    if (__builtin_mul_overflow(t->shape[1], each, &columns) || s->shape[0] != t->shape[0] ||
+    size_t columns;
+    if (!count_codes(f->type, t->shape[1], &columns) || s->shape[0] != t->shape[0] ||
         s->shape[1] != sl_groups(columns))
         return SL_READER_FAIL(r, FILE_CORRUPT,
                               "tensor \"%.160s\" has the shape [%zu, %zu], which does not fit the "

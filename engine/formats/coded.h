@@ -2,15 +2,18 @@
  * together. Private to libslate.
  *
  *   NAME              I8 [rows, n]      codes of 8 bits, or
- *                     U8 [rows, n / 2]  two codes of 4 bits in a byte, the low four bits first
- *   NAME.q8_scales    F16 [rows, ceil(n / 32)], of either: one scale for 32 codes of a row
+ *                     U8 [rows, n / 2]  two codes of 4 bits in a byte, the low four bits first, or
+ *                     U8 [rows, n · 5/8]  eight codes of 5 bits in five bytes: four of their low
+ *                                       four bits, and one of their highest
+ *   NAME.q8_scales    F16 [rows, ceil(n / 32)], of any of them: one scale for 32 codes of a row
  *   NAME.q4_scales
+ *   NAME.q5_scales
  *   NAME.q8_0_blocks  U8 [rows, bytes of a row]: a GGUF file's blocks of that name as they are;
  *   NAME.q4_0_blocks  there is no NAME beside them
  *   NAME.q4_k_blocks
  *   NAME.q6_k_blocks
  *
- * When such a file is opened they become one tensor NAME [rows, n] of dtype Q8 or Q4, or of
+ * When such a file is opened they become one tensor NAME [rows, n] of dtype Q8, Q5 or Q4, or of
  * blocks. */
 #ifndef SLATE_FORMATS_CODED_H
 #define SLATE_FORMATS_CODED_H

@@ -26,8 +26,8 @@ struct sl_tensor {
     ptrdiff_t stride[SL_TENSOR_RANK_MAX]; /* in elements; torch tensors may be views */
     const unsigned char *data;            /* the element at index 0, 0, …; little-endian; may be
                                              unaligned; NULL when n_elements is 0 */
-    /* dtype Q8 or Q4, of two axes: rows of codes at data (sl_code_bytes() each, kernels.h), and of
-     * scales here: F16, one for 32 elements of a row, unaligned. Else NULL. */
+    /* dtype Q8, Q5 or Q4, of two axes: rows of codes at data (sl_code_bytes() each, kernels.h), and
+     * of scales here: F16, one for 32 elements of a row, unaligned. Else NULL. */
     const unsigned char *scales;
     size_t n_elements;
     bool contiguous; /* row-major without gaps */

@@ -1,20 +1,20 @@
-/* avx2_quant.c: products of Q8 and Q4 matrices with AVX2, and inputs to 8 bits. See quant.h for the
- * layout, kernels.h for the order.
+/* avx2_quant.c: products of Q8, Q5 and Q4 matrices with AVX2, and inputs to 8 bits. See quant.h for
+ * the layout, kernels.h for the order.
  *
  * A step's 64 codes are two registers: four inputs of outputs 0 … 7 and of 8 … 15. A row's four
  * inputs are broadcast, maddubs multiplies bytes and adds pairs in 16 bits, madd with ones adds
  * those pairs in 32. maddubs takes one unsigned factor and saturates.
  *
  * Q8: |w| · (x with the sign of w): a pair is at most 2 · 128 · 127 = 32,512 in magnitude, so each
- * is widened at once. Q4: levels are unsigned, a pair is at most 2 · 31 · 127 = 7,874. Those of a
- * whole group are added up in 16 bits, modulo 2^16, starting from what the zero point adds too much
- * (known of the row's group): what comes out is a sum of 16 products of a level less the zero and
- * an input, at most 16 · 16 · 127 = 32,512 in magnitude, so it is that sum whatever overflowed on
- * the way. It is widened once.
+ * is widened at once. Q5, Q4: levels are unsigned, a pair is at most 2 · 31 · 127 = 7,874. Those of
+ * a whole group are added up in 16 bits, modulo 2^16, starting from what the zero point adds too
+ * much (known of the row's group): what comes out is a sum of 16 products of a level less the zero
+ * and an input, at most 16 · 16 · 127 = 32,512 in magnitude, so it is that sum whatever overflowed
+ * on the way. It is widened once.
  *
  * Few rows (up to 4): as many streams as panels, each prefetched (ahead_of()). Many rows: of Q8 see
- * avx2_q8_rows.c; of Q4 up to 3 at a time, so that the sums of a group stay in registers, and
- * levels are looked up once. */
+ * avx2_q8_rows.c; of the others up to 3 at a time, so that the sums of a group stay in registers,
+ * and levels are looked up once. */
 #include "engine/kernels/avx2_quant.h"
 
 enum {
@@ -33,13 +33,26 @@ static ALWAYS_INLINE __m256i offsets(const struct sl_group *x)
     return _mm256_set1_epi32(v);
 }
 
-/* Levels of 64 codes. */
-static ALWAYS_INLINE struct pair levels64(__m256i table, __m256i codes)
+/* Bit s of each byte, where it counts 16. */
+static ALWAYS_INLINE __m256i sixteens(__m256i bits, int s)
+{
+    bits = s < 4 ? _mm256_slli_epi16(bits, 4 - s) : _mm256_srli_epi16(bits, s - 4);
+    return _mm256_and_si256(bits, _mm256_set1_epi8(16));
+}
+
+/* Levels of the 64 codes of step s of a group. */
+static ALWAYS_INLINE struct pair levels64(const enum sl_dtype type, __m256i table,
+                                          const uint8_t *group, size_t s)
 {
     const __m256i low = _mm256_set1_epi8(15);
+    __m256i codes = load32(group + s * (SL_STEP_CODES / 2));
     __m256i lo = _mm256_and_si256(codes, low);
     __m256i hi = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low);
-    return (struct pair){_mm256_shuffle_epi8(table, lo), _mm256_shuffle_epi8(table, hi)};
+    if (type != SL_DTYPE_Q5)
+        return (struct pair){_mm256_shuffle_epi8(table, lo), _mm256_shuffle_epi8(table, hi)};
+    const uint8_t *bits = group + SL_Q4_GROUP;
+    return (struct pair){_mm256_or_si256(lo, sixteens(load32(bits), (int)s)),
+                         _mm256_or_si256(hi, sixteens(load32(bits + 32), (int)s))};
 }
 
 static ALWAYS_INLINE __m256i level_table(const uint8_t *levels)
@@ -79,22 +92,25 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
     }
 }
 
-static ALWAYS_INLINE void dots_q4(const int rows, const int panels, struct pair *sum,
-                                  const struct job *j, const uint8_t *w, size_t ahead,
-                                  const struct sl_group *x)
+/* The same of levels, in 16 bits. */
+static ALWAYS_INLINE void dots_levels(const int rows, const int panels, const enum sl_dtype type,
+                                      struct pair *sum, const struct job *j, const uint8_t *w,
+                                      size_t ahead, const struct sl_group *x)
 {
     const __m256i ones = _mm256_set1_epi16(1), table = level_table(j->levels);
 #pragma GCC unroll 4
     for (int i = 0; i < rows * panels; i++)
         sum[i].lo = sum[i].hi = offsets(&x[(size_t)(i % rows) * j->ldx]);
 #pragma GCC unroll 8
-    for (size_t s = 0; s < SL_STEPS; s++, w += SL_STEP_CODES / 2) {
+    for (size_t s = 0; s < SL_STEPS; s++) {
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
-            const uint8_t *at = w + (size_t)p * j->panel;
+            const uint8_t *group = w + (size_t)p * j->panel;
             if (s % 2 == 0) /* a line is two steps */
-                _mm_prefetch(at + ahead, _MM_HINT_T0);
-            struct pair v = levels64(table, load32(at));
+                _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T0);
+            if (type == SL_DTYPE_Q5 && s == 0)
+                _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T0);
+            struct pair v = levels64(type, table, group, s);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
                 __m256i q = four_inputs(x[(size_t)r * j->ldx].q + s * SL_STEP);
@@ -126,7 +142,7 @@ static ALWAYS_INLINE void few_tile(const int rows, const int panels, const enum 
         if (type == SL_DTYPE_Q8)
             dots_q8(rows, panels, sum, codes, j->panel, ahead, x, j->ldx);
         else
-            dots_q4(rows, panels, sum, j, codes, ahead, x);
+            dots_levels(rows, panels, type, sum, j, codes, ahead, x);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *d = scales + (size_t)p * j->panel;
@@ -164,8 +180,8 @@ static ALWAYS_INLINE void few_tile(const int rows, const int panels, const enum 
 /* --- many rows ----------------------------------------------------------------------------------
  */
 
-static ALWAYS_INLINE void block_q4(const int rows, struct pair *sum, const struct job *j,
-                                   const struct sl_group *x, const uint8_t *w)
+static ALWAYS_INLINE void block_levels(const int rows, struct pair *sum, const struct job *j,
+                                       const struct sl_group *x, const uint8_t *w)
 {
     const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
@@ -188,7 +204,7 @@ static ALWAYS_INLINE void block_q4(const int rows, struct pair *sum, const struc
     }
 }
 
-/* Q4: Q8 has a file of its own. */
+/* Levels: Q8 has a file of its own. */
 static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const struct job *j)
 {
     __m256 lo[MAX_ROWS], hi[MAX_ROWS];
@@ -203,7 +219,7 @@ static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const 
         hi[r] = j->first ? zero : _mm256_loadu_ps(y + 8);
     }
     for (size_t g = 0; g < j->n_groups; g++) {
-        block_q4(rows, sum, j, x, w);
+        block_levels(rows, sum, j, x, w);
         __m256 d_lo = scales8(scales), d_hi = scales8(scales + 16);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
@@ -240,17 +256,22 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
 {
     const __m256i table = level_table(levels);
     uint8_t *to = buffer;
-    (void)type;
-    for (size_t i = 0; i < n_groups * SL_STEPS; i++, w += 32, to += SL_STEP_CODES) {
-        struct pair v = levels64(table, load32(w));
-        _mm256_store_si256((__m256i *)(void *)to, v.lo);
-        _mm256_store_si256((__m256i *)(void *)(to + 32), v.hi);
+    const bool five = type == SL_DTYPE_Q5;
+    for (size_t g = 0; g < n_groups; g++, w += sl_group_bytes(type)) {
+#pragma GCC unroll 8
+        for (size_t s = 0; s < SL_STEPS; s++, to += SL_STEP_CODES) {
+            struct pair v =
+                five ? levels64(SL_DTYPE_Q5, table, w, s) : levels64(SL_DTYPE_Q4, table, w, s);
+            _mm256_store_si256((__m256i *)(void *)to, v.lo);
+            _mm256_store_si256((__m256i *)(void *)(to + 32), v.hi);
+        }
     }
     return buffer;
 }
 
 #define TYPE_A Q8
 #define TYPE_B Q4
+#define TYPE_C Q5
 #define SL_MATMUL_K sl_avx2_matmul_k
 #define MANY_ROWS_A sl_avx2_q8_rows
 #define SL_MATMUL_Q sl_avx2_matmul_q

@@ -1,13 +1,14 @@
-/* avx512_quant.c: products of Q8 and Q4 matrices with AVX-512 and its dot products of bytes (VNNI).
+/* avx512_quant.c: products of Q8, Q5 and Q4 matrices with AVX-512 and its dot products of bytes
+ * (VNNI).
  *
  * A step's 64 codes are one register: four inputs of 16 outputs. One instruction multiplies them
  * with a row's four inputs and adds up in 32 bits, without saturation. Its first factor is
- * unsigned: Q8 codes are taken plus 128, Q4 levels as they are, and what that adds too much is
+ * unsigned: Q8 codes are taken plus 128, levels as they are, and what that adds too much is
  * known of the row's group (its offset, -16 Σ q) and starts the sum.
  *
  * Few rows (up to 12): as many panels at once as registers hold sums of, prefetched ahead. Many
  * rows: up to 6 rows and 2 panels at a time, so that reading is no bound (8 loads for 12 products);
- * Q4's levels are looked up once. */
+ * levels are looked up once. */
 #include "engine/kernels/avx512_quant.h"
 
 enum {
@@ -18,17 +19,32 @@ enum {
     BLOCK_PANELS = 2
 };
 
-static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *w,
-                                            const uint8_t *levels)
+/* Bit s of each byte, where it counts 16. */
+static ALWAYS_INLINE __m512i sixteens(__m512i bits, size_t s)
+{
+    typedef uint16_t lanes __attribute__((vector_size(sizeof(__m512i))));
+    lanes v = (lanes)bits;
+    v = s < 4 ? v << (4 - s) : v >> (s - 4);
+    return _mm512_and_si512((__m512i)v, _mm512_set1_epi8(16));
+}
+
+/* Of step s of a group. */
+static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *group,
+                                            size_t s, const uint8_t *levels)
 {
     if (type == SL_DTYPE_Q8)
-        return _mm512_xor_si512(_mm512_loadu_si512(w), _mm512_set1_epi8((char)0x80));
+        return _mm512_xor_si512(_mm512_loadu_si512(group + s * SL_STEP_CODES),
+                                _mm512_set1_epi8((char)0x80));
     const __m256i low = _mm256_set1_epi8(15);
     const __m512i table =
         _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)levels));
+    const uint8_t *w = group + s * (SL_STEP_CODES / 2);
     __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)w);
     __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
-    return _mm512_shuffle_epi8(table, _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
+    __m512i codes = _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
+    if (type == SL_DTYPE_Q5)
+        return _mm512_or_si512(codes, sixteens(_mm512_loadu_si512(group + SL_Q4_GROUP), s));
+    return _mm512_shuffle_epi8(table, codes);
 }
 
 /* -Σ (what the codes have too much) · q */
@@ -46,7 +62,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
     __m512i sum[MAX_SUMS];
     const struct sl_group *x = j->x;
     const size_t ldx = j->ldx, panel = j->panel;
-    const size_t step = ready || type == SL_DTYPE_Q8 ? SL_STEP_CODES : SL_STEP_CODES / 2;
+    const bool bytes = ready || type == SL_DTYPE_Q8; /* a code each */
     const uint8_t *w = j->w, *scales = j->scales, *levels = j->levels, *asked = j->ahead;
 #pragma GCC unroll 12
     for (int i = 0; i < rows * panels; i++) {
@@ -59,20 +75,26 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         for (int i = 0; i < rows * panels; i++)
             sum[i] = start(type, x[(size_t)(i % rows) * ldx].offset);
 #pragma GCC unroll 8
-        for (size_t s = 0; s < SL_STEPS; s++, w += step) {
+        for (size_t s = 0; s < SL_STEPS; s++) {
 #pragma GCC unroll 4
             for (int p = 0; p < panels; p++) {
-                const uint8_t *at = w + (size_t)p * j->w_panel;
-                __m512i v = ready && type != SL_DTYPE_Q8 ? _mm512_load_si512(at)
-                                                         : unsigned_codes(type, at, levels);
-                if (!ready && (type == SL_DTYPE_Q8 || s % 2 == 0))
-                    _mm_prefetch(at + ahead, _MM_HINT_T0);
+                const uint8_t *group = w + (size_t)p * j->w_panel;
+                __m512i v = ready && type != SL_DTYPE_Q8
+                                ? _mm512_load_si512(group + s * SL_STEP_CODES)
+                                : unsigned_codes(type, group, s, levels);
+                if (!ready && type == SL_DTYPE_Q8)
+                    _mm_prefetch(group + s * SL_STEP_CODES + ahead, _MM_HINT_T0);
+                if (!ready && type != SL_DTYPE_Q8 && s % 2 == 0) /* a line is two steps */
+                    _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T0);
+                if (!ready && type == SL_DTYPE_Q5 && s == 0)
+                    _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T0);
 #pragma GCC unroll 12
                 for (int r = 0; r < rows; r++)
                     sum[p * rows + r] = _mm512_dpbusd_epi32(
                         sum[p * rows + r], v, four_inputs(x[(size_t)r * ldx].q + s * SL_STEP));
             }
         }
+        w += bytes ? SL_Q8_GROUP : sl_group_bytes(type);
         if (ready)
             asked = ask_ahead(panels, type, j, asked, scales);
 #pragma GCC unroll 4
@@ -100,8 +122,12 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     uint8_t *to = buffer;
     if (type == SL_DTYPE_Q8)
         return w;
-    for (size_t i = 0; i < n_groups * SL_STEPS; i++, to += SL_STEP_CODES, w += SL_STEP_CODES / 2)
-        _mm512_store_si512(to, unsigned_codes(SL_DTYPE_Q4, w, levels));
+    const bool five = type == SL_DTYPE_Q5;
+    for (size_t g = 0; g < n_groups; g++, w += sl_group_bytes(type))
+#pragma GCC unroll 8
+        for (size_t s = 0; s < SL_STEPS; s++, to += SL_STEP_CODES)
+            _mm512_store_si512(to, five ? unsigned_codes(SL_DTYPE_Q5, w, s, levels)
+                                        : unsigned_codes(SL_DTYPE_Q4, w, s, levels));
     return buffer;
 }
 
@@ -137,6 +163,7 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
 
 #define TYPE_A Q8
 #define TYPE_B Q4
+#define TYPE_C Q5
 #define SL_MATMUL_K sl_avx512_matmul_k
 #define SL_MATMUL_Q sl_avx512_matmul_q
 #include "engine/kernels/quant_of.h"

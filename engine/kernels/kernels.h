@@ -28,8 +28,8 @@
  *
  * Packed matrices: outputs in panels of 16. Panel p holds outputs 16p … 16p+15 as n_in groups of
  * 16 consecutive elements (the 16 outputs' weights for k = 0, then for k = 1, …); outputs beyond
- * n_out are zero. Panels are contiguous, 64-byte aligned. Written by sl_pack_matrix(). Panels of Q8
- * and Q4: quant.h. */
+ * n_out are zero. Panels are contiguous, 64-byte aligned. Written by sl_pack_matrix(). Panels of
+ * Q8, Q5 and Q4: quant.h. */
 #ifndef SLATE_KERNELS_H
 #define SLATE_KERNELS_H
 
@@ -122,8 +122,8 @@ struct sl_kernels {
      * sum the row enters is NaN. */
     void (*quantise)(struct sl_group *y, const float *x, size_t n);
 
-    /* As matmul, of Q8, Q4, Q4_0, Q4_K and Q6_K panels with rows of groups, ldx groups apart. n_in
-     * of the last two is a multiple of 256. */
+    /* As matmul, of Q8, Q5, Q4, Q4_0, Q4_K and Q6_K panels with rows of groups, ldx groups apart.
+     * n_in of the last two is a multiple of 256. */
     void (*matmul_q)(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
                      const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                      size_t panel_end);
@@ -234,7 +234,8 @@ static inline bool sl_is_k(enum sl_dtype type)
 
 static inline bool sl_is_quantised(enum sl_dtype type)
 {
-    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q4 || type == SL_DTYPE_Q4_0 || sl_is_k(type);
+    return type == SL_DTYPE_Q8 || type == SL_DTYPE_Q5 || type == SL_DTYPE_Q4 ||
+           type == SL_DTYPE_Q4_0 || sl_is_k(type);
 }
 
 /* Bytes that a packed matrix takes. */
@@ -246,10 +247,12 @@ size_t sl_pack_bytes(enum sl_dtype type, size_t n_out, size_t n_in);
 void sl_pack_blocks(void *dst, enum sl_dtype type, const void *rows, size_t n_out, size_t n_in,
                     size_t panel_begin, size_t panel_end);
 
-/* Rows of Q8 and Q4 codes as `slate convert` writes them (engine/converted.h): a row is
+/* Rows of Q8, Q5 and Q4 codes as `slate convert` writes them (engine/converted.h): a row is
  * sl_code_bytes() of codes, Q8 one byte each, Q4 two of them in a byte (n_in is even), the low four
- * bits first; and sl_groups(n_in) scales, F16, which may be unaligned. A group's last codes may be
- * absent. */
+ * bits first, Q5 eight of them in five bytes (n_in is a multiple of eight): their low four bits as
+ * Q4 has them, then a byte of their highest, the first code's lowest; and sl_groups(n_in) scales,
+ * F16, which may be unaligned. A group's last codes may be absent. */
+bool sl_code_can(enum sl_dtype type, size_t n_in);
 size_t sl_code_bytes(enum sl_dtype type, size_t n_in);
 /* From n_in weights: what sl_pack_matrix() makes of them. */
 void sl_code_row(uint8_t *codes, uint16_t *scales, enum sl_dtype type, const float *w, size_t n_in);
@@ -264,8 +267,8 @@ void sl_pack_codes(void *dst, enum sl_dtype type, const void *codes, const void 
  * BF16, F64) into panels of `type`, rounding to nearest even where it narrows. A transposed matrix
  * is packed by swapped strides. Panels [panel_begin, panel_end) only, so that workers share it.
  *
- * Q8: the scale is the group's largest magnitude / 127 as F16, codes are what is nearest. Q4: of
- * some scales the one with the least sum of squared errors (quant.c). */
+ * Q8: the scale is the group's largest magnitude / 127 as F16, codes are what is nearest. Q5, Q4:
+ * of some scales the one with the least sum of squared errors (quant.c). */
 void sl_pack_matrix(void *dst, enum sl_dtype type, const void *src, enum sl_dtype src_type,
                     size_t n_out, size_t n_in, size_t stride_out, size_t stride_in,
                     size_t panel_begin, size_t panel_end);

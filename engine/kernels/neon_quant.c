@@ -1,8 +1,8 @@
-/* neon_quant.c: products of Q8 and Q4 matrices with NEON as every arm64 processor has it, and
+/* neon_quant.c: products of Q8, Q5 and Q4 matrices with NEON as every arm64 processor has it, and
  * inputs to 8 bits. neon_quant_of.h makes the product of dots().
  *
  * Bytes are multiplied to 16 bits and added up there as long as they fit, then added by pairs in 32
- * bits. Q8: two products, 2 · 128 · 127 = 32,512 in magnitude. Q4: levels are at most 16 from the
+ * bits. Q8: two products, 2 · 128 · 127 = 32,512 in magnitude. Levels are at most 16 from the
  * zero, so all eight steps of a group: 8 · 16 · 127 = 16,256. */
 #include "engine/kernels/neon_bytes.h"
 
@@ -29,10 +29,10 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
         for (size_t t = s; t < s + run; t++) {
 #pragma GCC unroll 2
             for (int p = 0; p < panels; p++) {
-                const uint8_t *at = w + (size_t)p * j->panel + t * step_bytes(type, ready);
+                const uint8_t *group = w + (size_t)p * j->panel;
                 int8x16_t codes[REGISTERS];
-                read_ahead(panels, ready, at);
-                step_codes(type, ready, codes, at, levels);
+                read_ahead(panels, ready, group + t * step_bytes(type, ready));
+                step_codes(type, ready, codes, group, t, levels);
 #pragma GCC unroll 2
                 for (int r = 0; r < rows; r++)
                     multiply(t == s, part[p * rows + r], codes,

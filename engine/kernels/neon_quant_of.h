@@ -1,6 +1,6 @@
-/* neon_quant_of.h: products of Q8 and Q4 matrices on arm64; see quant.h for the layout, kernels.h
- * for the order. Included once by each file that multiplies bytes in its own way and has defined
- * what quant_of.h asks for except tile() and make_ready(), and
+/* neon_quant_of.h: products of Q8, Q5 and Q4 matrices on arm64; see quant.h for the layout,
+ * kernels.h for the order. Included once by each file that multiplies bytes in its own way and has
+ * defined what quant_of.h asks for except tile() and make_ready(), and
  *
  *   MAX_SUMS  rows × panels of a tile at most
  *   dots(rows, panels, type, ready, sum, j, levels, w, x)
@@ -52,15 +52,21 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     int8_t *to = (int8_t *)buffer;
     if (type == SL_DTYPE_Q8)
         return w;
-    for (size_t i = 0; i < n_groups * SL_STEPS; i++, w += SL_STEP_CODES / 2) {
-        int8x16_t codes[REGISTERS];
-        step_codes(SL_DTYPE_Q4, false, codes, w, table);
-        for (int k = 0; k < REGISTERS; k++, to += 16)
-            vst1q_s8(to, codes[k]);
-    }
+    const bool five = type == SL_DTYPE_Q5;
+    for (size_t g = 0; g < n_groups; g++, w += sl_group_bytes(type))
+        for (size_t s = 0; s < SL_STEPS; s++) {
+            int8x16_t codes[REGISTERS];
+            if (five)
+                step_codes(SL_DTYPE_Q5, false, codes, w, s, table);
+            else
+                step_codes(SL_DTYPE_Q4, false, codes, w, s, table);
+            for (int k = 0; k < REGISTERS; k++, to += 16)
+                vst1q_s8(to, codes[k]);
+        }
     return buffer;
 }
 
 #define TYPE_A Q8
 #define TYPE_B Q4
+#define TYPE_C Q5
 #include "engine/kernels/quant_of.h"

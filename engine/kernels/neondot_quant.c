@@ -1,4 +1,4 @@
-/* neondot_quant.c: products of Q8 and Q4 matrices with the dot products of bytes that arm64
+/* neondot_quant.c: products of Q8, Q5 and Q4 matrices with the dot products of bytes that arm64
  * processors have since ARMv8.2 (most of them). neon_quant_of.h makes the product of dots().
  *
  * One instruction multiplies four inputs of a row, a lane of a register, with the codes of four
@@ -22,15 +22,16 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
     for (int i = 0; i < rows * panels * REGISTERS; i++)
         sum[i / REGISTERS][i % REGISTERS] = vdupq_n_s32(0);
 #pragma GCC unroll 8
-    for (int s = 0; s < SL_STEPS; s++, w += step_bytes(type, ready)) {
+    for (int s = 0; s < SL_STEPS; s++) {
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             q[r] = s % 4 ? q[r] : vld1q_s8(x[(size_t)r * j->ldx].q + (ptrdiff_t)SL_STEP * s);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
+            const uint8_t *group = w + (size_t)p * j->panel;
             int8x16_t codes[REGISTERS];
-            read_ahead(panels, ready, w + (size_t)p * j->panel);
-            step_codes(type, ready, codes, w + (size_t)p * j->panel, levels);
+            read_ahead(panels, ready, group + (size_t)s * step_bytes(type, ready));
+            step_codes(type, ready, codes, group, (size_t)s, levels);
 #pragma GCC unroll 16
             for (int i = 0; i < rows * REGISTERS; i++) {
                 int32x4_t *to = &sum[p * rows + i / REGISTERS][i % REGISTERS];

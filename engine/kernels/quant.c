@@ -1,4 +1,5 @@
-/* quant.c: matrices of 8 and 4 bits: from floats to panels, and the scalar truth of their product.
+/* quant.c: matrices of 8, 5 and 4 bits: from floats to panels, and the scalar truth of their
+ * product.
  *
  * Why these formats: a scale for every 32 inputs of an output follows the weights closely enough
  * that 8 bits cost next to nothing, and sums of integers within a group are exact in any order, so
@@ -10,7 +11,7 @@
  * on the squared error over groups of normal, heavy-tailed and shifted values. A scale may be
  * negative: the levels reach further down than up, so the group's largest magnitude goes to one end
  * or the other. Some scales around those two are tried, each refitted to its codes by least
- * squares; the one with the least squared error stays. */
+ * squares; the one with the least squared error stays. Q5: the same with 32 levels, even ones. */
 #include "engine/kernels/kquant.h"
 
 #include <assert.h>
@@ -50,6 +51,15 @@ static uint16_t pack_q8(int8_t code[SL_GROUP], const float w[SL_GROUP])
 }
 
 /* The codes whose levels are nearest for a scale of 1/inverse. */
+static void q5_codes(uint8_t code[SL_GROUP], const float w[SL_GROUP], float inverse)
+{
+    for (size_t i = 0; i < SL_GROUP; i++) {
+        float t = w[i] * inverse;
+        t = t > 15 ? 15 : t < -16 ? -16 : t;
+        code[i] = (uint8_t)(nearest(t) + SL_Q4_ZERO);
+    }
+}
+
 static void q4_codes(uint8_t code[SL_GROUP], const float w[SL_GROUP], float inverse)
 {
     float twice[SL_GROUP];
@@ -64,14 +74,16 @@ static void q4_codes(uint8_t code[SL_GROUP], const float w[SL_GROUP], float inve
     }
 }
 
-static float level(uint8_t code)
+static ALWAYS_INLINE float level(const enum sl_dtype type, uint8_t code)
 {
-    return (float)(sl_q4_levels[code] - SL_Q4_ZERO);
+    return (float)((type == SL_DTYPE_Q5 ? code : sl_q4_levels[code]) - SL_Q4_ZERO);
 }
 
-/* Returns the scale's F16. */
-static uint16_t pack_q4(uint8_t code[SL_GROUP], const float w[SL_GROUP])
+/* Q5 or Q4. Returns the scale's F16. */
+static ALWAYS_INLINE uint16_t pack_levels(const enum sl_dtype type, uint8_t code[SL_GROUP],
+                                          const float w[SL_GROUP])
 {
+    void (*const find)(uint8_t *, const float *, float) = type == SL_DTYPE_Q5 ? q5_codes : q4_codes;
     /* What levels the value of the largest magnitude is put at. */
     static const float ends[] = {-17.5F, -16, -15, -14, 14, 15, 16.5F};
     float top = 0, best_gain = -1, scale = 0;
@@ -79,10 +91,11 @@ static uint16_t pack_q4(uint8_t code[SL_GROUP], const float w[SL_GROUP])
         top = fabsf(w[i]) > fabsf(top) ? w[i] : top;
     for (size_t e = 0; e < sizeof ends / sizeof *ends && fabsf(top) > 0x1p-100F; e++) {
         float wl = 0, ll = 0;
-        q4_codes(code, w, ends[e] / top);
+        find(code, w, ends[e] / top);
         for (size_t i = 0; i < SL_GROUP; i++) {
-            wl += w[i] / top * level(code[i]);
-            ll += level(code[i]) * level(code[i]);
+            float l = level(type, code[i]);
+            wl += w[i] / top * l;
+            ll += l * l;
         }
         /* With the scale wl/ll the squared error is Σ w² - wl²/ll. */
         if (ll > 0 && wl * wl / ll > best_gain) {
@@ -92,23 +105,39 @@ static uint16_t pack_q4(uint8_t code[SL_GROUP], const float w[SL_GROUP])
     }
     uint16_t half = sl_f16_from_f32(scale);
     scale = sl_f32_from_f16(half);
-    q4_codes(code, w, fabsf(scale) > 0 ? 1 / scale : 0);
+    find(code, w, fabsf(scale) > 0 ? 1 / scale : 0);
     return half;
+}
+
+static uint16_t pack_q5(uint8_t code[SL_GROUP], const float w[SL_GROUP])
+{
+    return pack_levels(SL_DTYPE_Q5, code, w);
+}
+
+static uint16_t pack_q4(uint8_t code[SL_GROUP], const float w[SL_GROUP])
+{
+    return pack_levels(SL_DTYPE_Q4, code, w);
 }
 
 uint16_t sl_group_codes(uint8_t code[SL_GROUP], enum sl_dtype type, const float w[SL_GROUP])
 {
-    return type == SL_DTYPE_Q8 ? pack_q8((int8_t *)code, w) : pack_q4(code, w);
+    return type == SL_DTYPE_Q8   ? pack_q8((int8_t *)code, w)
+           : type == SL_DTYPE_Q5 ? pack_q5(code, w)
+                                 : pack_q4(code, w);
 }
 
 void sl_put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t code[SL_GROUP])
 {
     for (size_t k = 0; k < SL_GROUP; k++) {
         size_t step = k / SL_STEP, at = o * SL_STEP + k % SL_STEP;
-        if (type == SL_DTYPE_Q8)
+        if (type == SL_DTYPE_Q8) {
             codes[step * SL_STEP_CODES + at] = code[k];
-        else
-            codes[step * (SL_STEP_CODES / 2) + at % 32] |= (uint8_t)(code[k] << (at / 32 * 4));
+            continue;
+        }
+        uint8_t low = code[k] & 15;
+        codes[step * (SL_STEP_CODES / 2) + at % 32] |= (uint8_t)(low << (at / 32 * 4));
+        if (type == SL_DTYPE_Q5)
+            codes[SL_Q4_GROUP + at] |= (uint8_t)(code[k] >> 4 << step);
     }
 }
 
@@ -205,23 +234,25 @@ void sl_ref_quantise(struct sl_group *y, const float *x, size_t n)
     sl_quantise_row(quantise_group, y, x, n);
 }
 
+/* Code i of step s of a group, in what it stands for. */
+static int32_t code_at(const uint8_t *codes, enum sl_dtype type, size_t s, size_t i)
+{
+    if (type == SL_DTYPE_Q8)
+        return (codes[s * SL_STEP_CODES + i] ^ 128) - 128; /* in two's complement */
+    int32_t low = codes[s * (SL_STEP_CODES / 2) + i % 32] >> (i / 32 * 4) & 15;
+    if (type == SL_DTYPE_Q5)
+        return (low | (codes[SL_Q4_GROUP + i] >> s & 1) << 4) - SL_Q4_ZERO;
+    return sl_levels_of(type)[low] - SL_Q4_ZERO;
+}
+
 /* What the integer products of 16 outputs and a row's group add up to. */
 static void dot_group(int32_t sum[SL_PANEL], const uint8_t *codes, enum sl_dtype type,
                       const int8_t q[SL_GROUP])
 {
     memset(sum, 0, SL_PANEL * sizeof *sum);
-    for (size_t s = 0; s < SL_STEPS; s++) {
-        for (size_t i = 0; i < SL_STEP_CODES; i++) {
-            int32_t w;
-            if (type == SL_DTYPE_Q8)
-                w = (codes[s * SL_STEP_CODES + i] ^ 128) - 128; /* in two's complement */
-            else
-                w = sl_levels_of(
-                        type)[codes[s * (SL_STEP_CODES / 2) + i % 32] >> (i / 32 * 4) & 15] -
-                    SL_Q4_ZERO;
-            sum[i / SL_STEP] += w * q[s * SL_STEP + i % SL_STEP];
-        }
-    }
+    for (size_t s = 0; s < SL_STEPS; s++)
+        for (size_t i = 0; i < SL_STEP_CODES; i++)
+            sum[i / SL_STEP] += code_at(codes, type, s, i) * q[s * SL_STEP + i % SL_STEP];
 }
 
 void sl_ref_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,

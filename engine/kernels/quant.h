@@ -1,4 +1,4 @@
-/* quant.h: how Q8 and Q4 matrices lie in memory, and what the codes mean. Private to kernels/.
+/* quant.h: how Q8, Q5 and Q4 matrices lie in memory, and what the codes mean. Private to kernels/.
  *
  * A panel is ceil(n_in / 32) scales of 16 outputs, padded to whole cache lines, and then as many
  * blocks of codes; both start on a cache line. Separate, so that no load of codes crosses a line.
@@ -8,10 +8,13 @@
  *            instruction multiplies with four inputs of a row, over all outputs
  *   Q4       256 bytes a group: the same order; byte i of the 32 of a step has, low, the code at i
  *            and, high, the code at i + 32: outputs 0 … 7 and 8 … 15
+ *   Q5       320 bytes a group: the low four bits as Q4 has its codes, then 64 bytes of the highest
+ *            bits: bit s of byte i is that of code i of step s
  *
- * A Q4 code is an index of sl_q4_levels[]: w = scale · (level - SL_Q4_ZERO). The levels lie closer
- * where weights are frequent. They are whole numbers below 32, so that eight products of a level
- * and an input, of a magnitude of 127 at most, fit in 16 bits: 8 · 31 · 127 = 31,496. */
+ * w = scale · (level - SL_Q4_ZERO). A Q5 code is its level, 0 … 31. A Q4 code is an index of
+ * sl_q4_levels[], which lie closer where weights are frequent, and are below 32 as well: so that
+ * eight products of a level and an input, of a magnitude of 127 at most, fit in 16 bits:
+ * 8 · 31 · 127 = 31,496. */
 #ifndef SLATE_KERNELS_QUANT_H
 #define SLATE_KERNELS_QUANT_H
 
@@ -28,6 +31,7 @@ enum {
     SL_GROUP_SCALES = SL_PANEL * 2,    /* bytes */
     SL_Q8_GROUP = SL_PANEL * SL_GROUP, /* bytes */
     SL_Q4_GROUP = SL_PANEL * SL_GROUP / 2,
+    SL_Q5_GROUP = SL_Q4_GROUP + SL_STEP_CODES,
     SL_Q4_ZERO = 16
 };
 
@@ -53,7 +57,7 @@ void sl_pack_read(float ret[SL_PANEL][SL_GROUP], const struct sl_pack_source *sr
 void sl_pack_quantised(void *dst, enum sl_dtype type, const struct sl_pack_source *src,
                        size_t panel_begin, size_t panel_end);
 
-/* The codes for 32 weights of an output, and the F16 of their scale. Q8 or Q4. */
+/* The codes for 32 weights of an output, and the F16 of their scale. Q8, Q5 or Q4. */
 uint16_t sl_group_codes(uint8_t code[SL_GROUP], enum sl_dtype type, const float w[SL_GROUP]);
 /* The 32 codes of output o of a panel, at their places in a group of zeros. */
 void sl_put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t code[SL_GROUP]);
@@ -61,6 +65,7 @@ void sl_put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t co
 static inline size_t sl_group_bytes(enum sl_dtype type)
 {
     return type == SL_DTYPE_Q8     ? SL_Q8_GROUP
+           : type == SL_DTYPE_Q5   ? SL_Q5_GROUP
            : type == SL_DTYPE_Q6_K ? SL_Q4_GROUP * 3 / 2
                                    : SL_Q4_GROUP;
 }

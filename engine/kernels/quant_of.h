@@ -1,7 +1,8 @@
-/* quant_of.h: the product of Q8 and Q4 matrices of kernels.h for one instruction set: which tiles
- * it is made of. Included once by each file of such products, which has defined
+/* quant_of.h: the product of Q8, Q5 and Q4 matrices of kernels.h for one instruction set: which
+ * tiles it is made of. Included once by each file of such products, which has defined
  *
- *   TYPE_A, TYPE_B        the types that it multiplies: Q8, and Q4 (with Q4_0)
+ *   TYPE_A, TYPE_B, …     the types that it multiplies: Q8, Q4 (with Q4_0), and, where TYPE_C is
+ *                         there, Q5
  *   SL_MATMUL_K           the function for those of kquant.h, where they are not these
  *   MANY_ROWS_A           the function for many rows of TYPE_A, where ready tiles are not for it
  *   SL_MATMUL_Q           the function's name
@@ -44,19 +45,35 @@ TILES(TILE, TYPE_B)
 READIES(READY, TYPE_A)
 #endif
 READIES(READY, TYPE_B)
+#ifdef TYPE_C
+TILES(TILE, TYPE_C)
+READIES(READY, TYPE_C)
+#endif
 
 #define DTYPE_OF(TYPE) SL_DTYPE_##TYPE
 #define IS_A(type, A) ((type) == DTYPE_OF(A))
-#define INDEX(type) (!IS_A(type, TYPE_A))
+#ifdef TYPE_C
+#define INDEX(type) (IS_A(type, TYPE_A) ? 0 : IS_A(type, TYPE_C) ? 2 : 1)
+#else
+#define INDEX(type) (IS_A(type, TYPE_A) ? 0 : 1)
+#endif
 #define TILE_ENTRY(R, P, TYPE) [INDEX(SL_DTYPE_##TYPE)][R][P] = tile_##R##_##P##_##TYPE,
 #define READY_ENTRY(R, P, TYPE) [INDEX(SL_DTYPE_##TYPE)][R][P] = ready_##R##_##P##_##TYPE,
-static tile_fn *const tiles[2][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, TYPE_A)
-                                                                    TILES(TILE_ENTRY, TYPE_B)};
-static tile_fn *const readies[2][MAX_ROWS + 1][BLOCK_PANELS + 1] = {
+static tile_fn *const tiles[3][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, TYPE_A)
+                                                                    TILES(TILE_ENTRY, TYPE_B)
+#ifdef TYPE_C
+                                                                        TILES(TILE_ENTRY, TYPE_C)
+#endif
+};
+static tile_fn *const readies[3][MAX_ROWS + 1][BLOCK_PANELS + 1] = {
 #ifndef MANY_ROWS_A
     READIES(READY_ENTRY, TYPE_A)
 #endif
-        READIES(READY_ENTRY, TYPE_B)};
+        READIES(READY_ENTRY, TYPE_B)
+#ifdef TYPE_C
+            READIES(READY_ENTRY, TYPE_C)
+#endif
+};
 
 static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_panels)
 {

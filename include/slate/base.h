@@ -32,9 +32,10 @@ enum sl_dtype {
     SL_DTYPE_U8,
     SL_DTYPE_BOOL,
     SL_DTYPE_COUNT,
-    /* How a model's matrices can be kept besides: integers of 8 and 4 bits with a scale for every
-     * 32 inputs of an output. Of the tensors of files those that `slate convert` wrote so. */
+    /* How a model's matrices can be kept besides: integers of 8, 5 and 4 bits with a scale for
+     * every 32 inputs of an output. Of the tensors of files those that `slate convert` wrote so. */
     SL_DTYPE_Q8 = SL_DTYPE_COUNT,
+    SL_DTYPE_Q5, /* what the head is kept as where the rest is Q4 */
     SL_DTYPE_Q4,
     SL_DTYPE_Q4_0, /* 4 bits in even steps, as GGUF files have them */
     SL_DTYPE_Q4_K, /* GGUF's blocks of 256 with scales of 6 bits for 32, and minima */

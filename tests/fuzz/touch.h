@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static inline void check_tensor(const struct sl_tensor *x, const struct sl_tensor *previous)
 {
     size_t n = 1;
-    bool coded = x->dtype == SL_DTYPE_Q8 || x->dtype == SL_DTYPE_Q4;
+    bool coded = x->dtype == SL_DTYPE_Q8 || x->dtype == SL_DTYPE_Q5 || x->dtype == SL_DTYPE_Q4;
     bool plain = x->dtype > SL_DTYPE_NONE && x->dtype < SL_DTYPE_COUNT;
     MUST(plain + coded + (x->block != SL_BLOCK_NONE) == 1);
     MUST(coded == (x->scales != NULL) && (!coded || (x->rank == 2 && x->contiguous)));

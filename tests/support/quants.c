@@ -12,7 +12,8 @@
 #include "tests/support/floats.h"
 #include "tests/support/quants.h"
 
-const enum sl_dtype quant_types[QUANT_TYPES] = {SL_DTYPE_Q8, SL_DTYPE_Q4, SL_DTYPE_Q4_0};
+const enum sl_dtype quant_types[QUANT_TYPES] = {SL_DTYPE_Q8, SL_DTYPE_Q5, SL_DTYPE_Q4,
+                                                SL_DTYPE_Q4_0};
 
 float *quant_floats(size_t n)
 {
@@ -26,7 +27,7 @@ const int quant_levels[16] = {-16, -13, -11, -9, -7, -5, -3, -1, 0, 2, 4, 6, 8, 
 struct quant_place quant_place_of(enum sl_dtype type, size_t n_in, size_t o, size_t k)
 {
     size_t groups = (n_in + 31) / 32, scales = (groups * 32 + 63) / 64 * 64;
-    size_t group_bytes = type == SL_DTYPE_Q8 ? 512 : 256;
+    size_t group_bytes = type == SL_DTYPE_Q8 ? 512 : type == SL_DTYPE_Q5 ? 320 : 256;
     size_t panel = o / 16 * (scales + groups * group_bytes);
     size_t in_step = o % 16 * 4 + k % 4, step = k % 32 / 4;
     struct quant_place p = {.scale = panel + k / 32 * 32 + o % 16 * 2};
@@ -34,6 +35,8 @@ struct quant_place quant_place_of(enum sl_dtype type, size_t n_in, size_t o, siz
     if (type == SL_DTYPE_Q8) {
         p.code += step * 64 + in_step;
     } else {
+        p.high = p.code + 256 + in_step;
+        p.bit = (unsigned)step;
         p.code += step * 32 + in_step % 32;
         p.shift = in_step >= 32 ? 4 : 0;
     }
@@ -45,6 +48,8 @@ static int code_at(const unsigned char *panels, enum sl_dtype type, struct quant
     if (type == SL_DTYPE_Q8)
         return (int8_t)panels[p.code];
     int code = panels[p.code] >> p.shift & 15;
+    if (type == SL_DTYPE_Q5)
+        return (panels[p.high] >> p.bit & 1) * 16 + code - 16;
     return type == SL_DTYPE_Q4_0 ? code - 8 : quant_levels[code];
 }
 

@@ -1,4 +1,4 @@
-/* quants.h: Q8 and Q4 matrices for tests: their layout, read from the words of
+/* quants.h: Q8, Q5 and Q4 matrices for tests: their layout, read from the words of
  * engine/kernels/quant.h by plain code; nothing of its code is used. What is returned is for
  * sl_free(), and exactly as large as the contract says. */
 #ifndef SLATE_TESTS_QUANTS_H
@@ -6,7 +6,7 @@
 
 #include "engine/kernels/kernels.h"
 
-enum { QUANT_TYPES = 3 };
+enum { QUANT_TYPES = 4, QUANT_PACKED = 3 }; /* the last comes from files only */
 extern const enum sl_dtype quant_types[QUANT_TYPES];
 
 /* Every table but `ref`. */
@@ -19,8 +19,8 @@ float *quant_floats(size_t n);
 extern const int quant_levels[16]; /* of Q4 codes, from the zero */
 
 struct quant_place {
-    size_t scale, code;
-    unsigned shift; /* of a Q4 code in its byte */
+    size_t scale, code, high;
+    unsigned shift, bit; /* of a Q4 code in its byte; of a Q5 code's highest in its own */
 };
 
 /* Of the weight of output o and input k. */

@@ -162,7 +162,7 @@ static void test_tokenizer_json(void **state)
     same(load(in, words), load(again, NULL));
     must(inspect(again));
     assert_non_null(strstr(text, "type        Q4: "));
-    assert_non_null(strstr(text, "type        Q8: 102,102 bytes in 1 tensor\n"));
+    assert_non_null(strstr(text, "type        Q5: 66,066 bytes in 1 tensor\n"));
     assert_non_null(strstr(text, "loads as    RWKV-7: 3 layers"));
     says(CONVERT("--force", "--type", "f32", again, out), SL_EXIT_USAGE, "narrowed to Q4");
 }

@@ -67,7 +67,7 @@ static void test_codes_are_small(void **state)
         assert_int_equal(sl_tensor_bytes(x), 96 * (i == 0 ? 200 : 100));
         assert_int_equal(sl_tensor_scale_bytes(x), 96 * 7 * 2);
         assert_ptr_equal(x->scales, x->data + sl_tensor_bytes(x)); /* made at once */
-        assert_int_equal(n_coded, i == 0 ? 19 : 18); /* the head has 8 bits beside 4 */
+        assert_int_equal(n_coded, i == 0 ? 19 : 18); /* the head has 5 bits beside 4 */
         sl_tensors_close(t);
         /* Once more they are copied. */
         conversion_must(out, again, SL_DTYPE_NONE, NULL);

@@ -116,9 +116,9 @@ static void extremes(void **state)
         for (size_t o = 0; o < OUT; o++)
             for (size_t k = 0; k < IN; k += 32)
                 memcpy(p + quant_place_of(quant_types[t], IN, o, k).scale, (uint16_t[]){0x3c00}, 2);
-        int lowest = quant_types[t] == SL_DTYPE_Q8   ? -128
-                     : quant_types[t] == SL_DTYPE_Q4 ? -16
-                                                     : -8;
+        int lowest = quant_types[t] == SL_DTYPE_Q8     ? -128
+                     : quant_types[t] == SL_DTYPE_Q4_0 ? -8
+                                                       : -16;
         ref->matmul_q(y, OUT, q, 3, 1, p, quant_types[t], 32, 0, 0);
         for (const char *const *name = sl_kernels_names(); *name; name++) {
             sl_kernels_find(*name)->matmul_q(y, OUT, q, 3, 1, p, quant_types[t], IN, 0, 2);

@@ -114,10 +114,11 @@ static void what_codes_can_say_is_exact(void **state)
     (void)state;
     enum { OUT = 18, IN = 96 };
     float *w = quant_floats((size_t)OUT * IN);
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < QUANT_PACKED; t++) {
         for (size_t i = 0; i < (size_t)OUT * IN; i++) {
-            int c = quant_types[t] == SL_DTYPE_Q8 ? (int)(i * 73 % 255) - 127
-                                                  : quant_levels[i * 7 % 16];
+            int c = quant_types[t] == SL_DTYPE_Q8   ? (int)(i * 73 % 255) - 127
+                    : quant_types[t] == SL_DTYPE_Q5 ? (int)(i * 7 % 32) - 16
+                                                    : quant_levels[i * 7 % 16];
             w[i] = i / IN == 3 ? 0 : (float)c * ldexpf(1, -(int)(i / 32 % 11));
             if (i % 32 == 1 && i / IN != 3) /* so that the scale is the power of two */
                 w[i] = (quant_types[t] == SL_DTYPE_Q8 ? 127.0F : -16.0F) *
@@ -170,7 +171,7 @@ static void sources_agree(void **state)
             turned[k * OUT + o] = w[o * IN + k];
             wide[o * IN + k] = (double)w[o * IN + k];
         }
-    for (size_t t = 0; t < 2; t++) {
+    for (size_t t = 0; t < QUANT_PACKED; t++) {
         size_t bytes = sl_pack_bytes(quant_types[t], OUT, IN);
         unsigned char *want = quant_pack(quant_types[t], w, OUT, IN),
                       *got = sl_aligned_calloc(bytes);
@@ -193,6 +194,7 @@ static void sizes(void **state)
     (void)state;
     assert_int_equal(sl_pack_bytes(SL_DTYPE_Q8, 16, 32), 64 + 512);
     assert_int_equal(sl_pack_bytes(SL_DTYPE_Q4, 17, 65), 2 * (128 + 3 * 256));
+    assert_int_equal(sl_pack_bytes(SL_DTYPE_Q5, 17, 65), 2 * (128 + 3 * 320));
     assert_int_equal(sl_pack_bytes(SL_DTYPE_Q8, 0, 32), 0);
     assert_int_equal(sl_pack_bytes(SL_DTYPE_Q8, SIZE_MAX, 32), SIZE_MAX);
     assert_int_equal(sl_pack_bytes(SL_DTYPE_Q4, 1, SIZE_MAX), SIZE_MAX);

@@ -64,7 +64,7 @@ static void test_numpy_reads(void **state)
                {SL_DTYPE_BF16, "BF16", 41},
                {SL_DTYPE_F16, "F16", 41},
                {SL_DTYPE_Q8, "q8", 19},  /* of three layers six, and the head */
-               {SL_DTYPE_Q4, "q4", 18}}; /* whose codes are of 8 bits */
+               {SL_DTYPE_Q4, "q4", 18}}; /* whose codes are of 5 bits */
     static const struct seeded_shape shape = SEEDED_ODD;
     const char *python = find_python();
     char folder[] = "/tmp/slate-convert-XXXXXX", in[64], out[64];

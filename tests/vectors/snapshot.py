@@ -116,12 +116,19 @@ def meta(source, target, key, value):
 
 
 LEVELS = np.array([-16, -13, -11, -9, -7, -5, -3, -1, 0, 2, 4, 6, 8, 10, 12, 15], "<f4")
+MOST_OFF = {"q8_scales": 0.57, "q5_scales": 2, "q4_scales": 2.6}  # that a weight can be, in scales
 
 
 def of_codes(codes, scales, kind):
-    """[rows, n] of codes, 8 bits each or two to a byte, with a scale for every 32 of a row."""
+    """[rows, n] of codes, 8 bits each, eight in five bytes or two to a byte, with a scale for every
+    32 of a row."""
     if kind == "q8":
         levels = codes.astype("<f4")
+    elif kind == "q5":
+        eight = codes.reshape(len(codes), -1, 5)
+        low = np.stack([eight[:, :, :4] & 15, eight[:, :, :4] >> 4], -1).reshape(len(codes), -1)
+        high = np.unpackbits(eight[:, :, 4], axis=1, bitorder="little")
+        levels = (low + 16 * high).astype("<f4") - 16
     else:
         levels = LEVELS[np.stack([codes & 15, codes >> 4], -1).reshape(len(codes), -1)]
     return levels * np.repeat(scales.astype("<f4"), 32, axis=1)[:, : levels.shape[1]]
@@ -133,14 +140,14 @@ def take_codes(tensors, given):
     rest = []
     for name, dtype, a in tensors:
         base, _, kind = name.rpartition(".")
-        if kind in ("q8_scales", "q4_scales"):
+        if kind in MOST_OFF:
             was, x = given.pop(base)
             y = of_codes(stored[base], a, kind[:2])
             assert x.shape == y.shape, name
             most = np.repeat(np.abs(a.astype("<f4")), 32, axis=1)[:, : x.shape[1]]
-            assert np.all(np.abs(x - y) <= most * (0.57 if kind == "q8_scales" else 2.6)), name
+            assert np.all(np.abs(x - y) <= most * MOST_OFF[kind]), name
             print(base, was, kind[:2])
-        elif name + ".q8_scales" not in stored and name + ".q4_scales" not in stored:
+        elif not any(name + "." + kind in stored for kind in MOST_OFF):
             rest.append((name, dtype, a))
     return rest
 
