@@ -45,7 +45,8 @@ static void test_odd_rows(void **state)
     sl_tensors_close(t);
 }
 
-/* What `--weights q8` and q4 keep, and no more: codes and their scales take 8.5 and 4.5 bits. */
+/* What `--weights q8` and q4 keep, and no more: codes and their scales take 8.5 and 4.5 bits, under
+ * q4 the head 5.5. */
 static void test_codes_are_small(void **state)
 {
     (void)state;
@@ -68,6 +69,9 @@ static void test_codes_are_small(void **state)
         assert_int_equal(sl_tensor_scale_bytes(x), 96 * 7 * 2);
         assert_ptr_equal(x->scales, x->data + sl_tensor_bytes(x)); /* made at once */
         assert_int_equal(n_coded, i == 0 ? 19 : 18); /* the head has 5 bits beside 4 */
+        x = sl_tensors_find(t, "head.weight");
+        assert_int_equal(x->dtype, i == 0 ? SL_DTYPE_Q8 : SL_DTYPE_Q5);
+        assert_int_equal(sl_tensor_bytes(x), 1001 * (i == 0 ? 96 : 60));
         sl_tensors_close(t);
         /* Once more they are copied. */
         conversion_must(out, again, SL_DTYPE_NONE, NULL);
@@ -154,6 +158,9 @@ static void test_bad_codes(void **state)
         {SL_DTYPE_Q4, KEY "\":{\"dtype\":\"U8\",\"shape\":[96,48]",
          KEY "\":{\"dtype\":\"U8\",\"shape\":[48,96]", NULL, 0, "does not fit the codes' [48, 96]",
          SL_E_FILE_CORRUPT},
+        {SL_DTYPE_Q4, "\"head.weight\":{\"dtype\":\"U8\",\"shape\":[1001,60]",
+         "\"head.weight\":{\"dtype\":\"U8\",\"shape\":[60,1001]", NULL, 0,
+         "does not fit the codes' [60, 1001]", SL_E_FILE_CORRUPT}, /* no whole number of eights */
         {SL_DTYPE_Q8, NULL, NULL, KEY ".q8_scales", 0x7e00,
          "tensor " KEY ".q8_scales holds a number that is not finite (element 5)",
          SL_E_MODEL_INVALID},
