@@ -29,11 +29,11 @@
  *                        are the code of k = 2i, the high ones of 2i + 1, and the weight is
  *                        level[code] · scale[r][k / 32] with the levels -16, -13, -11, -9, -7,
  *                        -5, -3, -1, 0, 2, 4, 6, 8, 10, 12, 15
- *   NAME.q5_scales       likewise; NAME is U8 [rows, n · 5/8]: of five bytes the first four have
- * the low four bits of eight codes, as above, and bit i of the fifth is the highest of the i-th;
- * the weight is (code - 16) · scale[r][k / 32] NAME.q8_0_blocks     and .q4_0_blocks, .q4_k_blocks,
- * .q6_k_blocks: U8 [rows, bytes of a row], a GGUF file's blocks as they were there
- * (formats/ggml_blocks.h); no NAME
+ *   NAME.q5_scales       likewise; NAME is U8 [rows, n / 8 * 5]: of five bytes the first four hold
+ *                        the low four bits of eight codes, as above, and bit i of the fifth is the
+ *                        highest of the i-th; the weight is (code - 16) · scale[r][k / 32]
+ *   NAME.q8_0_blocks     and .q4_0_blocks, .q4_k_blocks, .q6_k_blocks: U8 [rows, bytes of a row],
+ *                        a GGUF file's blocks as they were there (formats/ggml_blocks.h); no NAME
  *
  * Codes and scales are those that `--weights q8` and q4 make of the source. With "Q4" the head is
  * in codes of 5 bits, as there. A matrix that cannot be written so (rows of an odd length, of Q4)

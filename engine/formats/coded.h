@@ -3,8 +3,8 @@
  *
  *   NAME              I8 [rows, n]      codes of 8 bits, or
  *                     U8 [rows, n / 2]  two codes of 4 bits in a byte, the low four bits first, or
- *                     U8 [rows, n · 5/8]  eight codes of 5 bits in five bytes: four of their low
- *                                       four bits, and one of their highest
+ *                     U8 [rows, n / 8 * 5]: eight codes of 5 bits in five bytes, four of their low
+ *                                       four bits and one of their highest
  *   NAME.q8_scales    F16 [rows, ceil(n / 32)], of any of them: one scale for 32 codes of a row
  *   NAME.q4_scales
  *   NAME.q5_scales
