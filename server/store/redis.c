@@ -14,6 +14,7 @@
 
 static void free_redis(struct sl_redis *r)
 {
+    sl_rd_forget_owed(r);
     sl_free(r->starved);
     sl_free(r);
 }
@@ -197,6 +198,7 @@ enum sl_code sl_rd_open(struct sl_store **ret, const char *rest, const struct sl
     r->max_names = opt->max_names ? opt->max_names : SL_STORE_NAMES;
     r->timeout_ms = opt->timeout_ms ? opt->timeout_ms : SL_REDIS_TIMEOUT_MS;
     r->lease_ms = opt->lease_ms ? opt->lease_ms : SL_REDIS_LEASE_MS;
+    r->owed_end = &r->owed;
     enum { N_QUEUES = 5 };
     struct sl_rd_queue *const queues[N_QUEUES] = {&r->arrivals, &r->to_send, &r->later,
                                                   &r->transfers, &r->finished};

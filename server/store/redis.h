@@ -1,6 +1,7 @@
 /* redis.h: the `redis://` store's insides, shared by redis.c (open, close), redis_pump.c (what is
- * sent when), redis_ops.c (the calls of store.h), redis_reply.c (what came back) and redis_load.c
- * (snapshots read and written in pieces, the pool's part).
+ * sent when), redis_ops.c (the calls of store.h), redis_reply.c (what came back), redis_load.c
+ * (snapshots read and written in pieces, the pool's part) and redis_owed.c (leases that are to be
+ * given back).
  *
  *   call ──> session's line ──> (pool: digest) ──> to send ──> in flight ──> reply ──┬──> callback
  *            (one at a time)                          ^                              │
@@ -42,9 +43,11 @@ enum {
     SL_REDIS_RESERVE = 1024,           /* calls that wait to be told that there is no memory */
     SL_REDIS_ARGS_MAX = 32,
     SL_REDIS_NAME_MAX = SL_TENANT_MAX + SL_SESSION_ID_MAX + 64,
-    SL_REDIS_SWEEP = 64,   /* sessions that one sweep removes */
-    SL_REDIS_ASKED = 256,  /* of what others ask that is heard at once */
-    SL_REDIS_LINES = 1024, /* buckets; a power of two */
+    SL_REDIS_SWEEP = 64,  /* sessions that one sweep removes */
+    SL_REDIS_ASKED = 256, /* of what others ask that is heard at once */
+    SL_REDIS_HOLDER_MAX = 63,
+    SL_REDIS_OWED_MAX = 1024, /* leases that are to be given back */
+    SL_REDIS_LINES = 1024,    /* buckets; a power of two */
 };
 
 enum sl_rd_kind {
@@ -100,6 +103,15 @@ struct sl_rd_call {
     void *arg;
 };
 
+/* A lease that is to be given back. */
+struct sl_rd_owed {
+    struct sl_rd_owed *next;
+    int64_t until_ms; /* of the loop: then it is over */
+    uint64_t fence;
+    char holder[SL_REDIS_HOLDER_MAX + 1]; /* as the store has it; "": by its fence */
+    char tenant[SL_TENANT_MAX + 1], id[SL_SESSION_ID_MAX + 1];
+};
+
 /* A command in flight; the op may have ended meanwhile. */
 struct sl_rd_flight {
     struct sl_redis *r;
@@ -122,6 +134,7 @@ struct sl_rd_op {
     bool whole_script;             /* Redis has forgotten it */
     bool working;                  /* in the pool */
     bool over;                     /* finished, and not told yet */
+    bool given_up;                 /* its time was over */
     struct sl_rd_flight *flight;
     struct sl_rd_args args; /* of its script */
     enum sl_rd_script script;
@@ -132,11 +145,13 @@ struct sl_rd_op {
     unsigned char incarnation[16];
     uint64_t version; /* that it speaks of; LOAD: SL_STORE_LAST, or an earlier one */
     size_t limit;     /* LIST */
-    char name[SL_SESSION_ID_MAX + 1]; /* NAME, UNNAME */
-    uint64_t named;                   /* NAME: the version */
-    bool runs;                        /* ASK */
-    uint64_t fence;
-    struct sl_store_asked *asked; /* ASKED: n_view of them */
+    char name[SL_SESSION_ID_MAX + 1];     /* NAME, UNNAME */
+    uint64_t named;                       /* NAME: the version */
+    bool runs;                            /* ASK */
+    uint64_t fence;                       /* ASK, RELEASE */
+    char holder[SL_REDIS_HOLDER_MAX + 1]; /* TAKE: as the store has it then */
+    struct sl_rd_owed *owed;              /* that it gives back */
+    struct sl_store_asked *asked;         /* ASKED: n_view of them */
 
     /* SNAP, LOAD: bytes in pieces */
     uv_work_t work;
@@ -191,6 +206,8 @@ struct sl_redis {
     struct sl_rd_queue arrivals, to_send, later, transfers, finished;
     size_t in_flight; /* bytes */
     unsigned n_transfers;
+    struct sl_rd_owed *owed, **owed_end; /* oldest first */
+    size_t n_owed;
     struct sl_rd_call *starved; /* SL_REDIS_RESERVE of them */
     size_t n_starved;
     struct sl_store_stats stats;
@@ -273,6 +290,13 @@ bool sl_rd_payload(const redisReply *r, size_t n_front, unsigned char *to, uint6
                    size_t *ret_n);
 bool sl_rd_digits(const char *p, size_t n, unsigned base, uint64_t *ret);
 enum { SL_RD_TURN_FRONT = 20 + 10 + 16, SL_RD_ANSWER_FRONT = 20 + 16 };
+
+/* --- redis_owed.c --------------------------------------------------------------------------------
+ */
+/* The op is over: if it may leave a lease behind, that is to be given back. */
+void sl_rd_owe(struct sl_rd_op *op);
+void sl_rd_give_back_owed(struct sl_redis *r); /* there is a connection */
+void sl_rd_forget_owed(struct sl_redis *r);
 
 /* --- redis_load.c --------------------------------------------------------------------------------
  */

@@ -260,6 +260,11 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "listed(now,g.ttl)\n"
     "return {'ok',ms}\n",
 
+    /* who holds it, where no fence is known: the answer to a take was lost. Nothing was done with it. */
+    [SL_LUA_DISOWN] = BEGIN
+    "if call('HGET',H,'lh')==ARGV[3] then call('HDEL',H,'lh','lu','lk') end\n"
+    "return {'ok',ms}\n",
+
     /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token */
     [SL_LUA_HEAD] = BEGIN COUNT MAKE
     "local inc,fence=ARGV[3],ARGV[4]\n"

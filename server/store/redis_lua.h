@@ -63,6 +63,7 @@ enum sl_rd_script {
     SL_LUA_TAKE,
     SL_LUA_RENEW,
     SL_LUA_RELEASE,
+    SL_LUA_DISOWN,
     SL_LUA_HEAD,
     SL_LUA_TURN,
     SL_LUA_PIECE,

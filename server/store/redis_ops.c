@@ -362,6 +362,7 @@ static void take(struct sl_store *st, const char *tenant, const char *id,
     snprintf(name, sizeof name, "%" PRIu64 "%s", ++op->r->n_calls,
              taker == SL_TAKER_TURN ? ":t" : "");
     sl_rd_arg_text(&op->args, name);
+    snprintf(op->holder, sizeof op->holder, "%s:%s", op->r->node, name);
     sl_rd_arg_text(&op->args, idempotency_key ? idempotency_key : "");
     sl_rd_arg_number(&op->args, op->r->lease_ms);
     sl_rd_arg_text(&op->args, taker == SL_TAKER_REMOVE ? "1" : "0");
@@ -381,8 +382,10 @@ static void release(struct sl_store *st, const struct sl_store_key *k, sl_store_
 {
     struct sl_rd_call call = {.kind = SL_RD_RELEASE, .cb.done = cb, .arg = arg};
     struct sl_rd_op *op = new_op(st, SL_LUA_RELEASE, call, k->tenant, k->id);
-    if (op)
-        sl_rd_arg_number(&op->args, k->fence);
+    if (!op)
+        return;
+    op->fence = k->fence;
+    sl_rd_arg_number(&op->args, k->fence);
 }
 
 /* --- what is asked of another server's turns -----------------------------------------------------
@@ -536,6 +539,7 @@ void sl_rd_free_op(struct sl_rd_op *op)
     sl_free(op->points);
     sl_free(op->names);
     sl_free(op->data);
+    sl_free(op->owed);
     sl_free(op->args.mem);
     sl_free(op);
 }

@@ -222,6 +222,7 @@ static void end(struct sl_rd_op *op)
     r->stats.failures +=
         op->code != SL_OK && op->code != SL_E_SESSION_NOT_FOUND && op->code != SL_E_SESSION_BUSY;
     r->stats.commits += op->code == SL_OK && op->write_sent;
+    sl_rd_owe(op);
     sl_rd_tell(op);
     sl_rd_free_op(op);
 }
@@ -364,6 +365,7 @@ static void give_up(struct sl_rd_op *op)
 {
     struct sl_redis *r = op->r;
     const char *why = r->conn.state != SL_RD_UP && r->conn.why.code ? r->conn.why.message : NULL;
+    op->given_up = true;
     if (op->write_sent)
         op->code = sl_fail(&op->err, SL_E_COMMIT_UNKNOWN,
                            "redis %s:%u did not answer, so whether this counts is not known (the "
@@ -467,6 +469,8 @@ void sl_rd_pump(struct sl_redis *r)
     tell_starved(r);
     do {
         run_queues(r);
+        if (r->conn.state == SL_RD_UP)
+            sl_rd_give_back_owed(r);
         start_transfers(r);
         while (r->conn.state == SL_RD_UP && r->in_flight < SL_REDIS_IN_FLIGHT_MAX &&
                (op = queue_pop(&r->to_send)))

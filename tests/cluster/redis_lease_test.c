@@ -7,12 +7,15 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "server/store/redis.h"
 #include "tests/support/redis_shop.h"
 
 static void set_lease_over(const struct sl_store_key *k)
@@ -150,6 +153,172 @@ static void test_names_and_leases(void **state)
     free_shop(a);
 }
 
+/* --- leases whose calls were given up ----------------------------------------------------------*/
+
+/* It gives up soon, and the leases that it takes are long. */
+static const struct sl_store_options hasty = {
+    .durable = true, .timeout_ms = 500, .lease_ms = 100000};
+
+static time_t in_time(void)
+{
+    return time(NULL) + REDIS_DEADLINE_MS / 1000;
+}
+
+static uint64_t fences_given(const struct sl_store_key *k)
+{
+    redisReply *r = redis_ask(&redis, "HGET slate1:{%s/%s} fen", k->tenant, k->id);
+    uint64_t n = strtoull(r->str, NULL, 10);
+    freeReplyObject(r);
+    return n;
+}
+
+static void connect_first(struct shop *st, const struct sl_store_key *k)
+{
+    time_t end = in_time();
+    while (look(st, k).code != SL_OK)
+        assert_true(time(NULL) < end);
+}
+
+/* Redis sleeps while it is asked for a lease, which is given up; then it wakes, and does what it
+ * was asked for all the same. */
+static void take_in_vain(struct shop *st, const struct sl_store_key *k)
+{
+    uint64_t n = fences_given(k);
+    connect_first(st, k);
+    redis_signal(&redis, SIGSTOP);
+    assert_int_equal(take(st, k, "key").code, SL_E_STORE_UNAVAILABLE);
+    redis_signal(&redis, SIGCONT);
+    time_t end = in_time();
+    while (fences_given(k) == n)
+        assert_true(time(NULL) < end);
+    assert_int_equal(fences_given(k), n + 1);
+}
+
+/* Until st's server can reach it again; it is asked as often as it takes. */
+static struct seen take_at_last(struct shop *st, const struct sl_store_key *k)
+{
+    struct seen s;
+    time_t end = in_time();
+    do {
+        assert_true(time(NULL) < end);
+        s = take(st, k, NULL);
+    } while (s.code == SL_E_STORE_UNAVAILABLE);
+    return s;
+}
+
+static void until_free(struct shop *st, const struct sl_store_key *k)
+{
+    struct seen s;
+    time_t end = in_time(); /* less than a lease */
+    do {
+        assert_true(time(NULL) < end);
+        s = look(st, k);
+    } while (s.code == SL_E_STORE_UNAVAILABLE || s.view.held);
+    assert_int_equal(s.code, SL_OK);
+}
+
+static void test_what_was_given_up_is_given_back(void **state)
+{
+    (void)state;
+    struct shop *b = new_redis_shop(), *a = other_redis_shop_with(&hasty);
+    do_create(b, 0);
+    shop_run(b);
+    struct sl_store_key k = shop_key(b, 0), held = k;
+    take_in_vain(a, &k);
+    assert_true(look(b, &k).view.held);
+    until_free(a, &k);
+    struct seen s = take(b, &k, NULL);
+    assert_int_equal(s.code, SL_OK);
+    assert_int_equal(s.view.head.key.fence, 2);
+    held.fence = 2;
+    assert_int_equal(turn(b, &held, 1), SL_OK);
+    /* A release that never reached Redis. */
+    held.fence = take_at_last(a, &k).view.head.key.fence;
+    assert_int_equal(held.fence, 3);
+    redis_end(&redis, SIGKILL);
+    assert_int_equal(release(a, &held), SL_E_STORE_UNAVAILABLE);
+    redis_start(&redis);
+    assert_true(look(b, &k).view.held);
+    until_free(a, &k);
+    assert_int_equal(take(b, &k, NULL).view.head.key.fence, 4);
+    free_shop(a);
+    free_shop(b);
+}
+
+/* What has been taken since, by the same server or by another one, is not given back with it. */
+static void test_what_was_taken_since_stays(void **state)
+{
+    (void)state;
+    struct shop *b = new_redis_shop(), *a = other_redis_shop_with(&hasty);
+    do_create(b, 0);
+    shop_run(b);
+    struct sl_store_key k = shop_key(b, 0), held = k;
+    take_in_vain(a, &k);
+    struct seen s = take_at_last(a, &k); /* that goes out first */
+    assert_int_equal(s.code, SL_OK);
+    held.fence = s.view.head.key.fence;
+    for (int i = 0; i < 3; i++)
+        assert_true(look(a, &k).view.held);
+    assert_int_equal(take(b, &k, NULL).code, SL_E_SESSION_BUSY);
+    assert_int_equal(turn(a, &held, 1), SL_OK);
+
+    take_in_vain(a, &k);
+    set_lease_over(&k);
+    held.fence = take(b, &k, NULL).view.head.key.fence;
+    for (int i = 0; i < 3; i++)
+        connect_first(a, &k);
+    assert_true(look(b, &k).view.held);
+    assert_int_equal(turn(b, &held, 2), SL_OK);
+
+    held.fence = take_at_last(a, &k).view.head.key.fence;
+    redis_end(&redis, SIGKILL);
+    assert_int_equal(release(a, &held), SL_E_STORE_UNAVAILABLE);
+    redis_start(&redis);
+    held.fence = take_at_last(a, &k).view.head.key.fence;
+    for (int i = 0; i < 3; i++)
+        assert_true(look(a, &k).view.held);
+    assert_int_equal(turn(a, &held, 3), SL_OK);
+    free_shop(a);
+    free_shop(b);
+}
+
+/* More than are remembered: the first of them are not. Nor are they by a server that ends. */
+static void test_many_are_given_up(void **state)
+{
+    (void)state;
+    enum { MORE = 10, AT = MORE + 5 /* what comes much later finds its connection closed */ };
+    static struct seen all[SL_REDIS_OWED_MAX + MORE];
+    struct shop *b = new_redis_shop(), *a = other_redis_shop_with(&hasty);
+    do_create(b, 0);
+    do_create(b, 1);
+    shop_run(b);
+    struct sl_store_key first = shop_key(b, 0), later = shop_key(b, 1);
+    connect_first(a, &later);
+    redis_signal(&redis, SIGSTOP);
+    for (size_t i = 0; i < SL_REDIS_OWED_MAX + MORE; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "many-%zu", i);
+        const struct sl_store_key none = {.tenant = "default", .id = id};
+        const struct sl_store_key *k = i == 0 ? &first : i == AT ? &later : &none;
+        all[i].st = a;
+        a->n_waiting++;
+        sl_store_take(a->store, k->tenant, k->id, NULL, SL_TAKER_CHANGE, on_seen, &all[i]);
+    }
+    shop_run(a);
+    redis_signal(&redis, SIGCONT);
+    for (size_t i = 0; i < SL_REDIS_OWED_MAX + MORE; i++)
+        assert_int_equal(all[i].code, SL_E_STORE_UNAVAILABLE);
+    time_t end = in_time();
+    while (fences_given(&later) == 0)
+        assert_true(time(NULL) < end);
+    until_free(a, &later);
+    assert_true(look(a, &first).view.held); /* until its time is over */
+    take_in_vain(a, &later);
+    free_shop(a);
+    assert_true(look(b, &later).view.held);
+    free_shop(b);
+}
+
 /* --- what one server asks of another's turn ----------------------------------------------------*/
 
 struct asked {
@@ -265,6 +434,9 @@ int main(void)
         cmocka_unit_test(test_one_holder_at_a_time),
         cmocka_unit_test(test_a_lease_that_is_over),
         cmocka_unit_test(test_names_and_leases),
+        cmocka_unit_test(test_what_was_given_up_is_given_back),
+        cmocka_unit_test(test_what_was_taken_since_stays),
+        cmocka_unit_test(test_many_are_given_up),
         cmocka_unit_test(test_what_is_asked_of_a_turn),
     };
     return cmocka_run_group_tests(tests, start_redis, end_redis);

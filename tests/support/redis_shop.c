@@ -47,14 +47,19 @@ struct shop *new_redis_shop(void)
     return new_redis_shop_keeping(0);
 }
 
-struct shop *other_redis_shop(void)
+struct shop *other_redis_shop_with(const struct sl_store_options *opt)
 {
     struct shop *st = calloc(1, sizeof *st);
     struct sl_error err;
     assert_non_null(st);
-    shop_init_spec(st, redis.spec, &redis_options);
+    shop_init_spec(st, redis.spec, opt);
     assert_int_equal(shop_open(st, &err), SL_OK);
     return st;
+}
+
+struct shop *other_redis_shop(void)
+{
+    return other_redis_shop_with(&redis_options);
 }
 
 void on_seen(void *arg, const struct sl_store_view *v, const struct sl_error *err)

@@ -18,6 +18,7 @@ struct shop *new_redis_shop(void);
 struct shop *new_redis_shop_keeping(uint64_t keep_turns);
 /* Another server on the same Redis. */
 struct shop *other_redis_shop(void);
+struct shop *other_redis_shop_with(const struct sl_store_options *opt);
 
 /* One call each, waited for. */
 struct seen {
