@@ -25,23 +25,22 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-bool sl_candidates_init(struct sl_candidates *c, const struct sl_kernels *k, size_t vocab_size)
+bool sl_candidates_init(struct sl_candidates *c, size_t vocab_size)
 {
-    c->k = k;
     c->vocab_size = vocab_size;
-    c->top = sl_malloc(sl_tops(vocab_size) * sizeof *c->top);
+    c->tops = sl_malloc(sl_tops(vocab_size) * sizeof *c->tops);
     c->e = sl_malloc(vocab_size * sizeof *c->e);
     c->order = sl_malloc(vocab_size * sizeof *c->order);
     c->listed = sl_malloc(vocab_size * sizeof *c->listed);
     c->ids = sl_malloc(vocab_size * sizeof *c->ids);
     c->block = sl_malloc(blocks_of(vocab_size) * sizeof *c->block);
-    return sl_select_init(&c->select, k, vocab_size) && c->top && c->e && c->order && c->listed &&
-           c->ids && c->block;
+    return sl_select_init(&c->select, NULL, vocab_size) && c->tops && c->e && c->order &&
+           c->listed && c->ids && c->block;
 }
 
 void sl_candidates_done(struct sl_candidates *c)
 {
-    sl_free(c->top);
+    sl_free(c->tops);
     sl_free(c->e);
     sl_free(c->order);
     sl_free(c->listed);
@@ -59,12 +58,14 @@ static float find_tops(struct sl_candidates *c)
     return c->k->max(c->top, sl_tops(c->n));
 }
 
-float sl_candidates_begin(struct sl_candidates *c, float *l)
+float sl_candidates_begin(struct sl_candidates *c, const struct sl_kernels *k, float *l, float *top)
 {
+    c->k = c->select.k = k;
     c->l = l;
     c->n = c->vocab_size;
+    c->top = top ? top : c->tops;
     c->is_list = c->has_e = c->dropped = c->peak_dropped = false;
-    return c->m = find_tops(c);
+    return c->m = top ? k->max(top, sl_tops(c->n)) : find_tops(c);
 }
 
 void sl_candidates_changed(struct sl_candidates *c, size_t token, float was)

@@ -2,8 +2,8 @@
  * top_k, typical_p, top_p, min_p and the draw. Private to libslate.
  *
  * Speed, for a vocabulary of 65,536, of which a model that has learnt something makes few likely.
- * Nothing is sorted (select.h). The row is read once for the maxima of its blocks (`top`), and what
- * these say is not read again:
+ * Nothing is sorted (select.h). The maxima of a row's blocks (`top`) come with it, made while it
+ * was in the cache, and what these say is not read again:
  *
  *   top_k     if k blocks have a maximum ≥ b then k tokens are ≥ b, so the k largest are: a list is
  *             made of these, and all other blocks are passed over.
@@ -23,11 +23,10 @@
 #include "engine/select.h"
 #include "slate/engine.h"
 
-/* One for each running turn, with scratch for any row. One thread at a time. */
+/* Scratch for any row, one after the other. One thread at a time. */
 struct sl_candidates {
-    const struct sl_kernels *k;
     size_t vocab_size;
-    float *top;    /* [sl_tops(vocab_size)] the blocks' largest logits */
+    float *tops;   /* [sl_tops(vocab_size)] where they do not come with the row */
     float *e;      /* [vocab_size] exp(l - m) */
     float *order;  /* [vocab_size] what typical_p goes by */
     float *listed; /* [vocab_size] the logits of a list */
@@ -36,7 +35,9 @@ struct sl_candidates {
     struct sl_select select;
 
     /* The row at hand: token i has the logit l[i] or, where it is a list, token ids[i] has. */
+    const struct sl_kernels *k;
     float *l;
+    float *top; /* the blocks' largest logits */
     size_t n;
     float m; /* the largest, before anything was dropped */
     bool is_list;
@@ -45,13 +46,14 @@ struct sl_candidates {
     bool dropped;      /* what has e = 0 is dropped, and a block whose sum is 0 may hold any e */
 };
 
-SL_NODISCARD bool sl_candidates_init(struct sl_candidates *c, const struct sl_kernels *k,
-                                     size_t vocab_size);
+SL_NODISCARD bool sl_candidates_init(struct sl_candidates *c, size_t vocab_size);
 void sl_candidates_done(struct sl_candidates *c); /* zeros are fine */
 
-/* All tokens of a row, which must stay; top_k changes it, but never a token that it keeps. Returns
- * the largest logit, NaN if there is one. */
-float sl_candidates_begin(struct sl_candidates *c, float *l);
+/* All tokens of a row, which must stay; top_k changes it, but never a token that it keeps. top: the
+ * row's tops (kernels.h), which are changed with it; NULL: they are looked for. Returns the largest
+ * logit, NaN if there is one. */
+float sl_candidates_begin(struct sl_candidates *c, const struct sl_kernels *k, float *l,
+                          float *top);
 
 /* Some logits were changed: what this one was, after all of them are what they will be … */
 void sl_candidates_changed(struct sl_candidates *c, size_t token, float was);

@@ -53,6 +53,7 @@ struct sl_engine {
     float **rows;                 /* likewise; each one row of logits */
     size_t n_lendable;
     float *logits;
+    struct sl_sampler_scratch **scratches; /* one for each worker */
 
     _Atomic uint64_t steps, prefill_tokens, decode_tokens, replay_tokens, turns_done, busy_us;
 };
@@ -136,7 +137,7 @@ static void choose_part(void *arg, size_t part, size_t n_parts)
 {
     struct sl_engine *e = arg;
     for (size_t i = part; i < e->n_stepping; i += n_parts)
-        sl_turn_choose(e->stepping[i], e->takes[i]);
+        sl_turn_choose(e->stepping[i], &e->env, e->scratches[part], e->takes[i]);
 }
 
 static void count_rows(struct sl_engine *e, int64_t us)
@@ -228,6 +229,18 @@ static enum sl_code make_lists(struct sl_engine *e, size_t n, struct sl_error *e
     return SL_OK;
 }
 
+static enum sl_code make_scratches(struct sl_engine *e, struct sl_error *err)
+{
+    size_t n = sl_workers_threads(e->workers);
+    enum sl_code c = SL_OK;
+    e->scratches = sl_calloc(n, sizeof(struct sl_sampler_scratch *));
+    if (!e->scratches)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu workers", n);
+    for (size_t i = 0; i < n && !c; i++)
+        c = sl_sampler_scratch_open(&e->scratches[i], sl_model_info(e->env.model)->vocab_size, err);
+    return c;
+}
+
 static enum sl_code make_thread(struct sl_engine *e, struct sl_error *err)
 {
     /* Signals are the loop's. */
@@ -272,6 +285,8 @@ enum sl_code sl_engine_open(struct sl_engine **ret, const struct sl_model *model
     if (!c)
         c = sl_workers_open(&e->workers, opt->n_threads ? opt->n_threads : sl_processors(), err);
     if (!c)
+        c = make_scratches(e, err);
+    if (!c)
         c = sl_forward_open(&e->forward, model, e->workers, rows, running, err);
     if (!c)
         c = make_thread(e, err);
@@ -297,6 +312,9 @@ void sl_engine_close(struct sl_engine *e)
     if (e->outbox_made)
         sl_mailbox_done(&e->outbox);
     sl_forward_close(e->forward);
+    for (size_t i = 0; e->scratches && i < sl_workers_threads(e->workers); i++)
+        sl_sampler_scratch_close(e->scratches[i]);
+    sl_free((void *)e->scratches);
     sl_workers_close(e->workers);
     for (size_t i = 0; i < e->n_lendable; i++)
         sl_sampler_close(e->samplers[i]);

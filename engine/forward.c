@@ -93,7 +93,7 @@ enum sl_code sl_forward_open(struct sl_forward **ret, const struct sl_model *m,
     /* A part's tile of logits has at least one panel of every row. */
     size_t mixer = sl_row_floats(m->part_floats) +
                    sl_row_floats(sl_recur_floats(m->form, &m->recurrence, max_rows));
-    f->pass.part_floats = max_size(mixer, max_size(LOGIT_TILE_FLOATS, max_rows * SL_PANEL));
+    f->pass.part_floats = max_size(mixer, max_size(LOGIT_TILE_FLOATS, max_rows * SL_TOPS));
     f->pass.spans = NULL;
     enum sl_code rc = allocate(f, err);
     if (rc != SL_OK)
@@ -216,15 +216,16 @@ static void gather_part(void *arg, size_t part, size_t n_parts)
 }
 
 /* The head's panels in runs whose logits, of all asked rows, fit in the part's scratch; from there
- * each row's go where its segment wants them. */
+ * each row's go where its segment wants them. Their tops are found while they are in the cache. */
 static void head_part(void *arg, size_t part, size_t n_parts)
 {
     const struct sl_forward *f = arg;
     const struct sl_pass *p = &f->pass;
     const struct sl_matrix *w = &f->m->ends.head;
     float *tile = sl_pass_part(p, part);
-    size_t begin, end, run = p->part_floats / (f->n_asked * SL_PANEL);
-    sl_work_range(sl_panels(w->n_out), 1, part, n_parts, &begin, &end);
+    const size_t grain = SL_TOPS / SL_PANEL;
+    size_t begin, end, run = p->part_floats / (f->n_asked * SL_TOPS) * grain;
+    sl_work_range(sl_panels(w->n_out), grain, part, n_parts, &begin, &end);
     for (size_t b = begin; b < end; b += run) {
         size_t e = end - b < run ? end : b + run, ld = (e - b) * SL_PANEL;
         const char *panels =
@@ -240,6 +241,8 @@ static void head_part(void *arg, size_t part, size_t n_parts)
                 p->k->vadd(to, tile + i * ld, f->m->ends.head_bias + b * SL_PANEL, ld);
             else
                 memcpy(to, tile + i * ld, ld * sizeof *tile);
+            size_t n = w->n_out - b * SL_PANEL;
+            p->k->tops(sl_model_logits_tops(f->m, f->logits[i]) + b / grain, to, n < ld ? n : ld);
         }
     }
 }

@@ -32,8 +32,10 @@ void sl_model_state_init(const struct sl_model *m, void *state);
 /* Tokens that the state can still be fed: SIZE_MAX but for models with a table of positions. */
 size_t sl_model_room(const struct sl_model *m, const void *state);
 
-/* Logits of one row lie this many floats apart: vocab_size rounded up to whole panels. */
+/* Logits of one row lie this many floats apart: vocab_size rounded up to whole panels, and behind
+ * them the row's tops (kernels.h), which are made as the logits are. */
 size_t sl_model_logits_stride(const struct sl_model *m);
+float *sl_model_logits_tops(const struct sl_model *m, float *logits);
 
 struct sl_segment {
     void *state;            /* updated in place; no two segments of a step share one */

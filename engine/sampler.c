@@ -11,6 +11,7 @@
 #include "engine/candidates.h"
 
 struct sl_sampler {
+    const struct sl_kernels *k;
     size_t vocab_size;
     const struct sl_sampling *p;
     uint64_t draws;
@@ -23,7 +24,10 @@ struct sl_sampler {
     size_t n_touched;
     uint32_t window[SL_PENALTY_LAST_N_MAX]; /* circular: the last n_window tokens, next one at */
     size_t n_window, window_next;
+};
 
+struct sl_sampler_scratch {
+    size_t vocab_size;
     float *raw; /* logits as they came, of tokens whose logits were changed */
     struct sl_candidates left;
 };
@@ -37,12 +41,12 @@ enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k
     assert(vocab_size > 0 && vocab_size <= UINT32_MAX);
     struct sl_sampler *s = sl_calloc(1, sizeof *s);
     if (s) {
+        s->k = k;
         s->vocab_size = vocab_size;
         s->count = sl_calloc(vocab_size, sizeof *s->count);
         s->touched = sl_malloc(vocab_size * sizeof *s->touched);
-        s->raw = sl_malloc(vocab_size * sizeof *s->raw);
     }
-    if (!s || !sl_candidates_init(&s->left, k, vocab_size) || !s->count || !s->touched || !s->raw) {
+    if (!s || !s->count || !s->touched) {
         sl_sampler_close(s);
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a sampler over %zu tokens", vocab_size);
     }
@@ -56,9 +60,32 @@ void sl_sampler_close(struct sl_sampler *s)
         return;
     sl_free(s->count);
     sl_free(s->touched);
-    sl_free(s->raw);
-    sl_candidates_done(&s->left);
     sl_free(s);
+}
+
+enum sl_code sl_sampler_scratch_open(struct sl_sampler_scratch **ret, size_t vocab_size,
+                                     struct sl_error *err)
+{
+    struct sl_sampler_scratch *x = sl_calloc(1, sizeof *x);
+    if (x) {
+        x->vocab_size = vocab_size;
+        x->raw = sl_malloc(vocab_size * sizeof *x->raw);
+    }
+    if (!x || !sl_candidates_init(&x->left, vocab_size) || !x->raw) {
+        sl_sampler_scratch_close(x);
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory to choose among %zu tokens", vocab_size);
+    }
+    *ret = x;
+    return SL_OK;
+}
+
+void sl_sampler_scratch_close(struct sl_sampler_scratch *x)
+{
+    if (!x)
+        return;
+    sl_free(x->raw);
+    sl_candidates_done(&x->left);
+    sl_free(x);
 }
 
 uint64_t sl_sampler_draws(const struct sl_sampler *s)
@@ -204,12 +231,12 @@ struct seen {
     size_t n_top;
 };
 
-static struct seen look(struct sl_sampler *s, float m, size_t n_top, struct sl_logprob *top)
+static struct seen look(struct sl_sampler_scratch *x, float m, size_t n_top, struct sl_logprob *top)
 {
     assert(n_top <= SL_TOP_LOGPROBS_MAX);
-    struct seen seen = {.m = m, .n_top = n_top < s->vocab_size ? n_top : s->vocab_size};
-    seen.log_sum = log(sl_candidates_sum(&s->left));
-    sl_candidates_largest(&s->left, seen.n_top, top);
+    struct seen seen = {.m = m, .n_top = n_top < x->vocab_size ? n_top : x->vocab_size};
+    seen.log_sum = log(sl_candidates_sum(&x->left));
+    sl_candidates_largest(&x->left, seen.n_top, top);
     return seen;
 }
 
@@ -220,70 +247,73 @@ static void tell(const struct seen *seen, uint32_t token, float l, struct sl_tok
         lp->top[i].logprob = log_probability(lp->top[i].logprob, seen->m, seen->log_sum);
 }
 
-enum sl_code sl_sampler_logprobs(struct sl_sampler *s, const float *logits, uint32_t token,
-                                 int n_top, struct sl_token_logprobs *lp)
+enum sl_code sl_sampler_logprobs(const struct sl_sampler *s, struct sl_sampler_scratch *x,
+                                 const float *logits, const float *tops, uint32_t token, int n_top,
+                                 struct sl_token_logprobs *lp)
 {
-    assert(token < s->vocab_size && n_top >= 0);
-    /* Only filters write to it. */
-    float m = sl_candidates_begin(&s->left, (float *)logits);
+    assert(token < s->vocab_size && s->vocab_size == x->vocab_size && n_top >= 0);
+    /* Only filters write to them. */
+    float m = sl_candidates_begin(&x->left, s->k, (float *)logits, (float *)tops);
     if (!isfinite(m))
         return SL_E_MODEL_NOT_FINITE;
-    struct seen seen = look(s, m, (size_t)n_top, lp->top);
+    struct seen seen = look(x, m, (size_t)n_top, lp->top);
     tell(&seen, token, logits[token], lp);
     return SL_OK;
 }
 
-/* Penalties and biases: only these change logits, and what they change is kept in s->raw. */
-static void change(struct sl_sampler *s, float *l)
+/* Penalties and biases: only these change logits, and what they change is kept in x->raw. */
+static void change(struct sl_sampler *s, struct sl_sampler_scratch *x, float *l)
 {
     const struct sl_sampling *p = s->p;
     if (s->penalised && p->penalty_last_n > 0)
         count_window(s);
     for (size_t i = 0; i < s->n_touched; i++)
-        s->raw[s->touched[i]] = l[s->touched[i]];
+        x->raw[s->touched[i]] = l[s->touched[i]];
     for (size_t i = 0; i < p->n_bias; i++)
-        s->raw[p->bias[i].token] = l[p->bias[i].token];
+        x->raw[p->bias[i].token] = l[p->bias[i].token];
     if (s->penalised)
         apply_penalties(s, l);
     apply_bias(p, l);
     for (size_t i = 0; i < s->n_touched; i++)
-        sl_candidates_changed(&s->left, s->touched[i], s->raw[s->touched[i]]);
+        sl_candidates_changed(&x->left, s->touched[i], x->raw[s->touched[i]]);
     for (size_t i = 0; i < p->n_bias; i++)
-        sl_candidates_changed(&s->left, p->bias[i].token, s->raw[p->bias[i].token]);
-    sl_candidates_settle(&s->left);
+        sl_candidates_changed(&x->left, p->bias[i].token, x->raw[p->bias[i].token]);
+    sl_candidates_settle(&x->left);
 }
 
-static void change_back(const struct sl_sampler *s, float *l)
+static void change_back(const struct sl_sampler *s, const struct sl_sampler_scratch *x, float *l)
 {
     for (size_t i = 0; i < s->n_touched; i++)
-        l[s->touched[i]] = s->raw[s->touched[i]];
+        l[s->touched[i]] = x->raw[s->touched[i]];
     for (size_t i = 0; i < s->p->n_bias; i++)
-        l[s->p->bias[i].token] = s->raw[s->p->bias[i].token];
+        l[s->p->bias[i].token] = x->raw[s->p->bias[i].token];
 }
 
-static uint32_t sample(struct sl_sampler *s)
+static uint32_t sample(struct sl_sampler *s, struct sl_sampler_scratch *x)
 {
-    sl_candidates_filter(&s->left, s->p);
-    return sl_candidates_draw(&s->left, s->p->temperature, next_uniform(s));
+    sl_candidates_filter(&x->left, s->p);
+    return sl_candidates_draw(&x->left, s->p->temperature, next_uniform(s));
 }
 
-enum sl_code sl_sampler_choose(struct sl_sampler *s, float *logits, int n_top, uint32_t *ret_token,
+enum sl_code sl_sampler_choose(struct sl_sampler *s, struct sl_sampler_scratch *x, float *logits,
+                               float *tops, int n_top, uint32_t *ret_token,
                                struct sl_token_logprobs *lp)
 {
     struct seen seen = {0};
-    float m = sl_candidates_begin(&s->left, logits);
+    assert(s->vocab_size == x->vocab_size);
+    float m = sl_candidates_begin(&x->left, s->k, logits, tops);
     if (!isfinite(m))
         return SL_E_MODEL_NOT_FINITE;
     if (n_top >= 0)
-        seen = look(s, m, (size_t)n_top, lp->top);
+        seen = look(x, m, (size_t)n_top, lp->top);
     bool changes = s->penalised || s->p->n_bias > 0;
     if (changes)
-        change(s, logits);
-    *ret_token = s->p->temperature == 0 ? sl_candidates_first(&s->left) : sample(s);
+        change(s, x, logits);
+    *ret_token = s->p->temperature == 0 ? sl_candidates_first(&x->left) : sample(s, x);
     if (n_top < 0)
         return SL_OK;
     if (changes)
-        change_back(s, logits);
+        change_back(s, x, logits);
     tell(&seen, *ret_token, logits[*ret_token], lp);
     return SL_OK;
 }

@@ -2,7 +2,8 @@
  *
  * One sl_sampler belongs to one running turn and holds what a turn's choices depend on beyond the
  * logits: the penalty counts and how many random numbers were drawn. Samplers of different turns
- * may run at the same time on different workers; each has its own scratch, made at open: nothing
+ * may run at the same time on different workers, each of which has scratch of its own, which it
+ * uses for one turn after the other: so it stays in the cache. All is made at open: nothing
  * allocates afterwards.
  *
  * A choice, step by step. l is the row of logits, c[t] the count of token t.
@@ -54,34 +55,43 @@
 #include "slate/engine.h"
 
 struct sl_sampler;
+struct sl_sampler_scratch;
 
 /* Checks what a client gave; errors: INVALID_VALUE, with the field's name as param. The functions
  * below assert what this refuses. */
 SL_NODISCARD enum sl_code sl_sampling_check(const struct sl_sampling *p, size_t vocab_size,
                                             struct sl_error *err);
 
-/* About 44 bytes of scratch per token of the vocabulary; pages of it that the settings in use do
- * not need are never touched: without a filter on all tokens those are most. Errors: NO_MEMORY. */
+/* 8 bytes per token of the vocabulary, which penalties alone touch. Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k,
                                           size_t vocab_size, struct sl_error *err);
 void sl_sampler_close(struct sl_sampler *s); /* NULL is fine */
+
+/* About 36 bytes per token of the vocabulary; pages of it that the settings in use do not need are
+ * never touched: without a filter on all tokens those are most. Errors: NO_MEMORY. */
+SL_NODISCARD enum sl_code sl_sampler_scratch_open(struct sl_sampler_scratch **ret,
+                                                  size_t vocab_size, struct sl_error *err);
+void sl_sampler_scratch_close(struct sl_sampler_scratch *x); /* NULL is fine */
 
 /* Starts a turn. `p` (and its bias) must stay valid until the next start; `ring` may be NULL.
  * `draws` is 0 at the start of a turn and what sl_sampler_draws() said where one goes on. */
 void sl_sampler_start(struct sl_sampler *s, const struct sl_sampling *p,
                       const struct sl_penalty_ring *ring, uint64_t draws);
 
-/* Chooses a token; `logits` (vocab_size floats, 64-byte aligned) may be overwritten. With n_top ≥ 0
- * writes the model's own log probabilities of the choice and of the n_top most likely to *lp.
- * Returns SL_E_MODEL_NOT_FINITE, and nothing else changes, when a logit is NaN or +inf or all are
- * -inf (a single -inf is a token that cannot come). Does not count the token: see accept. */
-enum sl_code sl_sampler_choose(struct sl_sampler *s, float *logits, int n_top, uint32_t *ret_token,
+/* Chooses a token; x is for the sampler's vocabulary. `logits` (vocab_size floats, 64-byte aligned)
+ * and `tops` (kernels.h; NULL: they are looked for) may be overwritten. With n_top ≥ 0 writes the
+ * model's own log probabilities of the choice and of the n_top most likely to *lp. Returns
+ * SL_E_MODEL_NOT_FINITE, and nothing else changes, when a logit is NaN or +inf or all are -inf (a
+ * single -inf is a token that cannot come). Does not count the token: see accept. */
+enum sl_code sl_sampler_choose(struct sl_sampler *s, struct sl_sampler_scratch *x, float *logits,
+                               float *tops, int n_top, uint32_t *ret_token,
                                struct sl_token_logprobs *lp);
 
 /* Log probabilities of a given token under untouched logits, for tokens that were not chosen here
  * (a replayed head). The same errors. */
-enum sl_code sl_sampler_logprobs(struct sl_sampler *s, const float *logits, uint32_t token,
-                                 int n_top, struct sl_token_logprobs *lp);
+enum sl_code sl_sampler_logprobs(const struct sl_sampler *s, struct sl_sampler_scratch *x,
+                                 const float *logits, const float *tops, uint32_t token, int n_top,
+                                 struct sl_token_logprobs *lp);
 
 /* The token was generated: it counts for the penalties from now on. */
 void sl_sampler_accept(struct sl_sampler *s, uint32_t token);

@@ -28,7 +28,7 @@ enum { SL_SELECT_VALUES = 2048, SL_SELECT_WAYS = 4 };
 
 /* Room to select in, for lists of up to n_max items. One thread at a time. */
 struct sl_select {
-    const struct sl_kernels *k;
+    const struct sl_kernels *k; /* may be another one in the next call */
     size_t n_max;
     uint32_t *code, *members;
     float *key, *weight; /* a list that became shorter; a caller may make one here */

@@ -279,31 +279,29 @@ void sl_turn_segment(const struct sl_turn *t, size_t take, struct sl_segment *re
                                .n_logits = logits};
 }
 
-/* It was chosen before the pause. */
-static void choose_held(struct sl_turn *t, uint32_t token, struct sl_token_logprobs *lp)
+void sl_turn_choose(struct sl_turn *t, const struct sl_turn_env *env,
+                    struct sl_sampler_scratch *scratch, size_t take)
 {
-    t->chosen = token;
-    t->chosen_code = SL_OK;
-    if (lp)
-        t->chosen_code = sl_sampler_logprobs(t->sampler, t->logits, token, t->spec.logprobs, lp);
-}
-
-void sl_turn_choose(struct sl_turn *t, size_t take)
-{
+    float *tops = sl_model_logits_tops(env->model, t->logits);
+    int n_top = t->spec.logprobs;
     if (!gives_logits(t, take)) {
         t->chosen_code = SL_OK;
     } else if (t->phase == SL_TURN_REPLAY) {
         size_t i = t->fed + take; /* the head's token that these logits are about */
-        t->chosen_code = sl_sampler_logprobs(t->sampler, t->logits, t->seq[i], t->spec.logprobs,
+        t->chosen_code = sl_sampler_logprobs(t->sampler, scratch, t->logits, tops, t->seq[i], n_top,
                                              &t->logprobs[i - t->n_prompt]);
     } else {
         size_t i = t->n_seq - t->n_prompt;
         struct sl_token_logprobs *lp = t->logprobs ? &t->logprobs[i] : NULL;
-        if (i < t->spec.n_held)
-            choose_held(t, t->spec.held[i], lp);
-        else
+        if (i >= t->spec.n_held) {
             t->chosen_code =
-                sl_sampler_choose(t->sampler, t->logits, t->spec.logprobs, &t->chosen, lp);
+                sl_sampler_choose(t->sampler, scratch, t->logits, tops, n_top, &t->chosen, lp);
+            return;
+        }
+        t->chosen = t->spec.held[i]; /* it was chosen before the pause */
+        t->chosen_code =
+            lp ? sl_sampler_logprobs(t->sampler, scratch, t->logits, tops, t->chosen, n_top, lp)
+               : SL_OK;
     }
 }
 

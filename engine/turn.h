@@ -110,9 +110,10 @@ void sl_turn_prepare(struct sl_turn *t, const struct sl_turn_env *env, size_t ta
 /* The segment that feeds its next `take` tokens. */
 void sl_turn_segment(const struct sl_turn *t, size_t take, struct sl_segment *ret);
 
-/* The segment was fed. Any worker, for different turns at once: chooses the next token where the
- * segment gave logits. */
-void sl_turn_choose(struct sl_turn *t, size_t take);
+/* The segment was fed. Any worker, for different turns at once, with scratch of its own: chooses
+ * the next token where the segment gave logits. */
+void sl_turn_choose(struct sl_turn *t, const struct sl_turn_env *env,
+                    struct sl_sampler_scratch *scratch, size_t take);
 
 /* Engine's thread: what the choice means. */
 void sl_turn_advance(struct sl_turn *t, const struct sl_turn_env *env, size_t take, int64_t now_us);

@@ -161,7 +161,8 @@ struct sl_kernels {
     float (*dot16)(const float *x, const float *y, size_t n);
     /* The largest value, NaN if there is one; n ≥ 1. A zero is the positive one. */
     float (*max)(const float *x, size_t n);
-    /* The same of each SL_TOPS values, the last ones of what is left: sl_tops(n) of them. */
+    /* The same of each SL_TOPS values, the last ones of what is left: sl_tops(n) of them: the tops
+     * of x. */
     void (*tops)(float *top, const float *x, size_t n);
 
     /* The weights that logits x have beside one of m: t = (x[i] - m) / temperature, y[i] = exp(t),

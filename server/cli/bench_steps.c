@@ -65,9 +65,10 @@ struct bench {
     float *logits;
     uint32_t *tokens; /* most_rows */
     struct sl_segment *segments;
-    struct sl_sampler **samplers; /* of the most_sessions */
-    size_t stepping;              /* sessions of the step at work */
-    struct sl_peer *peer;         /* NULL: none */
+    struct sl_sampler **samplers;          /* of the most_sessions */
+    struct sl_sampler_scratch **scratches; /* of each worker */
+    size_t stepping;                       /* sessions of the step at work */
+    struct sl_peer *peer;                  /* NULL: none */
 };
 
 /* --- what was asked for -------------------------------------------------------------------------
@@ -163,7 +164,8 @@ static enum sl_code allocate(struct bench *b, struct sl_error *err)
     b->tokens = sl_calloc(b->most_rows, sizeof *b->tokens);
     b->segments = sl_calloc(b->most_sessions, sizeof *b->segments);
     b->samplers = sl_calloc(b->most_sessions, sizeof(struct sl_sampler *));
-    if (!b->states || !b->logits || !b->tokens || !b->segments || !b->samplers)
+    b->scratches = sl_calloc(sl_workers_threads(b->workers), sizeof(struct sl_sampler_scratch *));
+    if (!b->states || !b->logits || !b->tokens || !b->segments || !b->samplers || !b->scratches)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu sessions", b->most_sessions);
     memset(b->logits, 0, stride * sizeof(float) * b->most_sessions);
     for (size_t i = 0; i < b->most_sessions; i++)
@@ -186,6 +188,8 @@ static enum sl_code open_samplers(struct bench *b, struct sl_error *err)
 {
     const struct sl_model_info *info = sl_model_info(b->models[0].m);
     enum sl_code c = SL_OK;
+    for (size_t i = 0; i < sl_workers_threads(b->workers) && !c; i++)
+        c = sl_sampler_scratch_open(&b->scratches[i], info->vocab_size, err);
     for (size_t i = 0; i < b->most_sessions && !c; i++) {
         c = sl_sampler_open(&b->samplers[i], sl_kernels_find(info->kernels), info->vocab_size, err);
         if (c)
@@ -193,7 +197,8 @@ static enum sl_code open_samplers(struct bench *b, struct sl_error *err)
         /* One choice, that its memory is there when choices are measured. */
         uint32_t token;
         sl_sampler_start(b->samplers[i], &sampling, NULL, 0);
-        c = sl_sampler_choose(b->samplers[i], b->logits, -1, &token, NULL);
+        c = sl_sampler_choose(b->samplers[i], b->scratches[i % sl_workers_threads(b->workers)],
+                              b->logits, NULL, -1, &token, NULL);
     }
     memset(b->logits, 0, info->vocab_size * sizeof *b->logits);
     return c;
@@ -223,6 +228,9 @@ static void close_all(struct bench *b)
         sl_model_close(b->models[i].m);
     }
     sl_peer_close(b->peer);
+    for (size_t i = 0; b->scratches && i < sl_workers_threads(b->workers); i++)
+        sl_sampler_scratch_close(b->scratches[i]);
+    sl_free((void *)b->scratches);
     sl_workers_close(b->workers);
     for (size_t i = 0; b->samplers && i < b->most_sessions; i++)
         sl_sampler_close(b->samplers[i]);
@@ -242,7 +250,9 @@ static void choose_part(void *arg, size_t part, size_t n_parts)
     struct bench *b = arg;
     for (size_t i = part; i < b->stepping; i += n_parts) {
         uint32_t token;
-        if (sl_sampler_choose(b->samplers[i], b->segments[i].logits, -1, &token, NULL) == SL_OK)
+        float *logits = b->segments[i].logits, *tops = sl_model_logits_tops(b->models[0].m, logits);
+        if (sl_sampler_choose(b->samplers[i], b->scratches[part], logits, tops, -1, &token, NULL) ==
+            SL_OK)
             sl_sampler_accept(b->samplers[i], token);
     }
 }

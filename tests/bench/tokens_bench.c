@@ -213,8 +213,8 @@ static const struct setting {
     {"20 logprobs", 1, 0, 1, 0, 1, false, 20},
 };
 
-static double bench_choice(struct sl_sampler *s, const struct setting *set, const float *row,
-                           float *work)
+static double bench_choice(struct sl_sampler *s, struct sl_sampler_scratch *x,
+                           const struct setting *set, const float *row, float *work)
 {
     double us[ROUNDS];
     struct sl_sampling p = SL_SAMPLING_DEFAULT;
@@ -235,7 +235,7 @@ static double bench_choice(struct sl_sampler *s, const struct setting *set, cons
         struct sl_token_logprobs lp;
         memcpy(work, row, VOCAB * sizeof *row);
         double a = now_us();
-        if (sl_sampler_choose(s, work, set->n_top, &token, &lp) != SL_OK)
+        if (sl_sampler_choose(s, x, work, NULL, set->n_top, &token, &lp) != SL_OK)
             exit(1);
         us[i] = now_us() - a;
     }
@@ -278,8 +278,9 @@ static int bench_sampler(void)
 {
     const struct sl_kernels *k = sl_kernels_find(NULL);
     struct sl_sampler *s = NULL;
+    struct sl_sampler_scratch *x = NULL;
     struct sl_error err;
-    if (sl_sampler_open(&s, k, VOCAB, &err) != SL_OK) {
+    if (sl_sampler_open(&s, k, VOCAB, &err) || sl_sampler_scratch_open(&x, VOCAB, &err)) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
@@ -294,9 +295,9 @@ static int bench_sampler(void)
            k->name);
     printf("  %-44s %8.1f\n", "(one pass of exp over the row)", bench_exp(k, flat, work));
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        double a = bench_choice(s, &settings[i], flat, work);
-        double b = bench_choice(s, &settings[i], wide, work);
-        double c = bench_choice(s, &settings[i], learnt, work);
+        double a = bench_choice(s, x, &settings[i], flat, work);
+        double b = bench_choice(s, x, &settings[i], wide, work);
+        double c = bench_choice(s, x, &settings[i], learnt, work);
         printf("  %-44s %8.1f %7.1f %7.1f\n", settings[i].name, a, b, c);
     }
     free(flat);
@@ -304,6 +305,7 @@ static int bench_sampler(void)
     free(learnt);
     free(work);
     sl_sampler_close(s);
+    sl_sampler_scratch_close(x);
     return 0;
 }
 

@@ -48,6 +48,30 @@ struct sl_sampler *open_sampler(const char *kernels, size_t vocab_size)
     return s;
 }
 
+static struct sl_sampler_scratch *scratch;
+static size_t scratch_size;
+
+static void close_scratch(void)
+{
+    sl_sampler_scratch_close(scratch);
+    scratch = NULL;
+}
+
+struct sl_sampler_scratch *scratch_for(size_t vocab_size)
+{
+    struct sl_error err;
+    if (scratch && scratch_size == vocab_size)
+        return scratch;
+    if (scratch)
+        close_scratch();
+    else
+        assert_int_equal(atexit(close_scratch), 0);
+    if (sl_sampler_scratch_open(&scratch, vocab_size, &err) != SL_OK)
+        fail_msg("%s", err.message);
+    scratch_size = vocab_size;
+    return scratch;
+}
+
 float *make_row(size_t n)
 {
     float *l = sl_aligned_calloc(n * sizeof *l);
@@ -57,11 +81,16 @@ float *make_row(size_t n)
 
 uint32_t choose(struct sl_sampler *s, const float *l, size_t n)
 {
-    float *row = make_row(n);
+    static bool with;
+    float *row = make_row(n), *tops = make_row(sl_tops(n));
     memcpy(row, l, n * sizeof *l);
+    sl_kernels_find("ref")->tops(tops, row, n);
+    with = !with;
     uint32_t token = UINT32_MAX;
-    assert_int_equal(sl_sampler_choose(s, row, -1, &token, NULL), SL_OK);
+    assert_int_equal(
+        sl_sampler_choose(s, scratch_for(n), row, with ? tops : NULL, -1, &token, NULL), SL_OK);
     assert_true(token < n);
+    sl_free(tops);
     sl_free(row);
     return token;
 }

@@ -17,7 +17,10 @@ double slow_gauss(void);
 float *make_row(size_t n);
 struct sl_sampler *open_sampler(const char *kernels, size_t vocab_size);
 
-/* One choice from a copy of l: the sampler overwrites its row. */
+/* Of that vocabulary, for whoever asks next; freed at the end. */
+struct sl_sampler_scratch *scratch_for(size_t vocab_size);
+
+/* One choice from a copy of l: the sampler overwrites its row. Every other time with its tops. */
 uint32_t choose(struct sl_sampler *s, const float *l, size_t n);
 
 /* Settings at random; each its own field, set_all some of all. */

@@ -303,6 +303,19 @@ static void test_counter(void **unused)
     free(bytes);
 }
 
+/* Behind a row of logits the largest of each 64. */
+static void check_tops(const struct sl_model *m, float *logits)
+{
+    const float *tops = sl_model_logits_tops(m, logits);
+    size_t n = sl_model_info(m)->vocab_size;
+    for (size_t i = 0; i < n; i += SL_TOPS) {
+        float most = logits[i];
+        for (size_t k = i + 1; k < n && k < i + SL_TOPS; k++)
+            most = logits[k] > most ? logits[k] : most;
+        assert_true(tops[i / SL_TOPS] == most);
+    }
+}
+
 /* Logits come for the last n_logits tokens only, oldest first; no other memory is written. */
 static void test_asked_logits(void **unused)
 {
@@ -331,6 +344,8 @@ static void test_asked_logits(void **unused)
                             sl_model_info(m)->vocab_size * sizeof *all);
     for (size_t i = 3 * r.stride; i < 4 * r.stride; i++)
         assert_true(some[i] == -77);
+    for (size_t i = 0; i < N; i++)
+        check_tops(m, all + i * r.stride);
     sl_forward_run(r.forward, s, 0);
     sl_free(all);
     sl_free(some);

@@ -164,7 +164,7 @@ static void assert_work(const float *row, const struct sl_sampling *p, double we
     memcpy(copy, row, N_MAX * sizeof *row);
     n_weighed = n_parted = 0;
     sl_sampler_start(s, p, NULL, 0);
-    assert_int_equal(sl_sampler_choose(s, copy, -1, &token, NULL), SL_OK);
+    assert_int_equal(sl_sampler_choose(s, scratch_for(N_MAX), copy, NULL, -1, &token, NULL), SL_OK);
     assert_true((double)n_weighed <= weighed * N_MAX);
     assert_true((double)n_parted <= parted * N_MAX);
     sl_free(copy);

@@ -310,8 +310,10 @@ static void test_not_finite(void **state)
         for (size_t i = 0; i < 2; i++) {
             row[at] = bad[i];
             uint32_t token = 55;
-            assert_int_equal(sl_sampler_choose(s, row, 2, &token, &lp), SL_E_MODEL_NOT_FINITE);
-            assert_int_equal(sl_sampler_logprobs(s, row, 0, 2, &lp), SL_E_MODEL_NOT_FINITE);
+            assert_int_equal(sl_sampler_choose(s, scratch_for(N), row, NULL, 2, &token, &lp),
+                             SL_E_MODEL_NOT_FINITE);
+            assert_int_equal(sl_sampler_logprobs(s, scratch_for(N), row, NULL, 0, 2, &lp),
+                             SL_E_MODEL_NOT_FINITE);
             assert_int_equal(token, 55);
             row[at] = 0;
         }
@@ -319,7 +321,8 @@ static void test_not_finite(void **state)
     for (size_t i = 0; i < N; i++)
         row[i] = -INFINITY;
     uint32_t token = 55;
-    assert_int_equal(sl_sampler_choose(s, row, 2, &token, &lp), SL_E_MODEL_NOT_FINITE);
+    assert_int_equal(sl_sampler_choose(s, scratch_for(N), row, NULL, 2, &token, &lp),
+                     SL_E_MODEL_NOT_FINITE);
     assert_int_equal(token, 55);
     assert_int_equal(lp.chosen.token, 123);
     assert_int_equal(sl_sampler_draws(s), 0);
@@ -372,10 +375,18 @@ static void test_logprobs(void **state)
         sl_sampler_accept(s, slow_rnd((uint32_t)n));
         uint32_t token;
         struct sl_token_logprobs lp;
-        assert_int_equal(sl_sampler_choose(s, row, (int)n_top, &token, &lp), SL_OK);
+        float *tops = make_row(sl_tops(n));
+        sl_kernels_find("ref")->tops(tops, row, n);
+        assert_int_equal(sl_sampler_choose(s, scratch_for(n), row, i % 4 < 2 ? tops : NULL,
+                                           (int)n_top, &token, &lp),
+                         SL_OK);
         check_logprobs(&lp, copy, n, token, n_top);
         uint32_t other = slow_rnd((uint32_t)n);
-        assert_int_equal(sl_sampler_logprobs(s, copy, other, (int)n_top, &lp), SL_OK);
+        sl_kernels_find("ref")->tops(tops, copy, n);
+        assert_int_equal(sl_sampler_logprobs(s, scratch_for(n), copy, i % 3 ? tops : NULL, other,
+                                             (int)n_top, &lp),
+                         SL_OK);
+        sl_free(tops);
         check_logprobs(&lp, copy, n, other, n_top);
         sl_sampler_close(s);
         sl_free(row);
@@ -453,9 +464,24 @@ static void test_no_memory(void **state)
         assert_null(s);
     }
     sl_sampler_close(NULL);
+    for (int64_t n = 0;; n++) {
+        struct sl_sampler_scratch *x = NULL;
+        struct sl_error err;
+        sl_mem_fail_after(n);
+        enum sl_code c = sl_sampler_scratch_open(&x, 1000, &err);
+        sl_mem_fail_after(-1);
+        if (c == SL_OK) {
+            assert_true(n > 0);
+            sl_sampler_scratch_close(x);
+            break;
+        }
+        assert_int_equal(c, SL_E_NO_MEMORY);
+        assert_null(x);
+    }
+    sl_sampler_scratch_close(NULL);
 }
 
-/* Nothing allocates once a sampler is open. */
+/* Nothing allocates once a sampler and its scratch are open. */
 static void test_no_allocation(void **state)
 {
     (void)state;
@@ -465,6 +491,7 @@ static void test_no_allocation(void **state)
     float *row = make_row(N), *copy = make_row(N);
     for (size_t i = 0; i < N; i++)
         copy[i] = (float)slow_gauss();
+    struct sl_sampler_scratch *scratch = scratch_for(N);
     uint64_t before = sl_mem_count();
     for (size_t i = 0; i < 50; i++) {
         struct sl_sampling p = SL_SAMPLING_DEFAULT;
@@ -475,7 +502,7 @@ static void test_no_allocation(void **state)
             uint32_t token;
             struct sl_token_logprobs lp;
             memcpy(row, copy, N * sizeof *row);
-            assert_int_equal(sl_sampler_choose(s, row, 20, &token, &lp), SL_OK);
+            assert_int_equal(sl_sampler_choose(s, scratch, row, NULL, 20, &token, &lp), SL_OK);
             sl_sampler_accept(s, token);
         }
     }
