@@ -11,7 +11,7 @@ struct sl_conversion_entry {
     const struct sl_tensor *t; /* of the source; NULL: the tokenizer */
     enum sl_conversion_form {
         SL_FORM_VALUES, /* of `type`, in the source's shape */
-        SL_FORM_CODES,  /* of `type`, Q8 or Q4 */
+        SL_FORM_CODES,  /* of `type`, Q8, Q5 or Q4 */
         SL_FORM_SCALES, /* of such codes; quickest to write right behind them */
         SL_FORM_BLOCKS  /* the source's, as they lie */
     } form;
@@ -26,7 +26,7 @@ const char *sl_conversion_suffix(const struct sl_conversion_entry *e);
 /* ret[SL_TENSOR_RANK_MAX]; returns the rank. */
 unsigned sl_conversion_shape(const struct sl_conversion_entry *e, size_t *ret);
 
-/* Whether t can become codes of that type: an even number to a row for Q4, whose rows are bytes. */
+/* Whether t can become codes of that type: as many to a row as fill whole bytes (sl_code_can()). */
 bool sl_conversion_can_code(const struct sl_tensor *t, enum sl_dtype type, size_t n_in);
 
 /* A source's values, where they are none of a quantised type: F32 of blocks and exponents. */

@@ -36,8 +36,9 @@
  *                        a GGUF file's blocks as they were there (formats/ggml_blocks.h); no NAME
  *
  * Codes and scales are those that `--weights q8` and q4 make of the source. With "Q4" the head is
- * in codes of 5 bits, as there. A matrix that cannot be written so (rows of an odd length, of Q4)
- * stands as the source has it, and is quantised when it is loaded.
+ * in codes of 5 bits, as there. A matrix that cannot be written so (rows of Q4 of an odd length,
+ * of Q5 of one that is no multiple of 8) stands as the source has it, and is quantised when it is
+ * loaded.
  *
  * The vocabulary is a tensor and not a string because it has megabytes: metadata is parsed whenever
  * anybody opens the file, and some readers take headers of a few megabytes only.

@@ -85,7 +85,7 @@ struct sl_load {
     size_t n_state, max_state;
     size_t state_bytes;
     size_t scratch_floats, carry_floats, part_floats; /* per row, per row, per part */
-    size_t input_groups;                              /* per row, of what Q8 and Q4 matrices read */
+    size_t input_groups;                              /* per row, of what quantised matrices read */
     struct sl_recur_shape recurrence;                 /* of its layers; see recur.h */
     unsigned char *marks;                             /* of each tensor: what is done with it */
     struct sl_load_view *views;                       /* parts of tensors that stand for tensors */
@@ -164,7 +164,7 @@ void sl_load_matrix(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size
  * decays, rates. */
 void sl_load_small(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                    enum sl_layout layout, const char *fmt, ...) SL_PRINTF(6, 7);
-/* The head, [n_out, n_in]: with Q8 codes where Q4 was asked for, for an error of a logit is an
+/* The head, [n_out, n_in]: with Q5 codes where Q4 was asked for, for an error of a logit is an
  * error of the answer, which no later layer mends. */
 void sl_load_head(struct sl_load *l, struct sl_matrix *ret, size_t n_out, size_t n_in,
                   const char *fmt, ...) SL_PRINTF(5, 6);
@@ -229,7 +229,8 @@ struct sl_loaded {
     void *arena; /* sl_free() */
     size_t arena_bytes;
     uint64_t n_params;
-    enum sl_dtype weights; /* as asked for, else the type that most elements of matrices have */
+    enum sl_dtype weights; /* as asked for, else the type that most elements of matrices have; Q5
+                              counts as Q4, whose head it is */
     size_t n_unused;       /* tensors of the file */
     unsigned char fingerprint[16];
 };

@@ -156,8 +156,9 @@ static void summarise(const struct sl_load *l, struct sl_loaded *ret)
 {
     uint64_t n_of[SL_DTYPE_KINDS] = {0};
     for (size_t i = 0; i < l->n_jobs; i++) {
-        if (l->jobs[i].kind == SL_JOB_MATRIX)
-            n_of[l->jobs[i].type] += l->jobs[i].t->n_elements;
+        const struct sl_load_job *j = &l->jobs[i];
+        if (j->kind == SL_JOB_MATRIX) /* 5 bits are those of a Q4 model's head */
+            n_of[j->type == SL_DTYPE_Q5 ? SL_DTYPE_Q4 : j->type] += j->t->n_elements;
     }
     for (size_t i = 0; i < l->tensors->n; i++) {
         bool used = l->marks[i] == SL_MARK_USED;

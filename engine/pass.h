@@ -61,7 +61,7 @@ struct sl_pass {
     size_t input_groups;     /* 0: no matrix needs any */
 };
 
-/* The stages of products have at most so many, with so many different inputs of Q8 and Q4 matrices
+/* The stages of products have at most so many, with so many different inputs of quantised matrices
  * as long as a row. */
 enum { SL_PRODUCTS_MAX = 8, SL_INPUTS_MAX = 4 };
 

@@ -1,6 +1,6 @@
 /* kquant.h: how Q4_K and Q6_K matrices lie in memory. Private to kernels/.
  *
- * As Q8 and Q4 (quant.h): a panel is the scales of 16 outputs, padded to whole cache lines, and
+ * As Q8, Q5 and Q4 (quant.h): a panel is the scales of 16 outputs, padded to whole cache lines, and
  * then blocks of codes, one for each group of 32 inputs. But eight groups have a scale in common,
  * with whole numbers of 8 bits below it, as the blocks of a GGUF file have: what is read per
  * product is what the file has, and the values are the file's own.

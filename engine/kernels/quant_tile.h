@@ -1,4 +1,4 @@
-/* quant_tile.h: what the products of Q8 and Q4 matrices with vectors have in common before
+/* quant_tile.h: what the products of Q8, Q5 and Q4 matrices with vectors have in common before
  * quant_of.h: how a tile is told what to do. Private to kernels/.
  *
  * A tile is some rows × panels of a product, all of whose sums are in registers. */

@@ -1,5 +1,6 @@
-/* convert_codes_test.c: matrices of 8 and 4 bits in converted files: they are those that --weights
- * makes of the source, take what such codes take, and whoever damages them is told where. */
+/* convert_codes_test.c: matrices of 8, 5 and 4 bits in converted files: they are those that
+ * --weights makes of the source, take what such codes take, and whoever damages them is told where.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -124,6 +125,40 @@ static void patch(const char *path, const char *from, const char *to, const char
     free(all);
 }
 
+/* Where most of a model is its head, and no metadata says what it was converted to: it is of 4 bits
+ * all the same, and its snapshots are those of one that was loaded so. */
+static void test_mostly_head(void **state)
+{
+    (void)state;
+    static const struct seeded_shape shape = {.n_layers = 1,
+                                              .d_model = 32,
+                                              .head_size = 16,
+                                              .d_ffn = 64,
+                                              .vocab_size = 2000,
+                                              .rank_w = 3,
+                                              .rank_a = 5,
+                                              .rank_v = 7,
+                                              .rank_g = 2,
+                                              .dtype = SL_DTYPE_F16,
+                                              .seed = 5};
+    const char *in = conversion_path("m.safetensors"), *out = conversion_path("out.safetensors");
+    struct seeded s;
+    struct sl_error err;
+    bool other_weights = true;
+    seeded_init(&s, &shape);
+    seeded_write(&s, in);
+    seeded_done(&s);
+    conversion_must(in, out, SL_DTYPE_Q4, NULL);
+    patch(out, "\"slate.weights\"", "\"slate.weightz\"", NULL, 0);
+    struct sl_model *a = conversion_open(in, SL_DTYPE_Q4, NULL),
+                    *b = conversion_open(out, SL_DTYPE_NONE, NULL);
+    assert_string_equal(sl_model_info(b)->weights_name, "Q4");
+    assert_int_equal(conversion_restore(b, a, &other_weights, &err), SL_OK);
+    assert_false(other_weights);
+    sl_model_close(a);
+    sl_model_close(b);
+}
+
 #define KEY "blocks.1.att.key.weight"
 
 /* Codes without scales, scales without codes, of another type or shape, and numbers that are none.
@@ -196,6 +231,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(test_odd_rows),
         TEST(test_codes_are_small),
+        TEST(test_mostly_head),
         TEST(test_bad_codes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* quant_products_test.c: products of Q8 and Q4 matrices: the scalar one against sums in double
+/* quant_products_test.c: products of quantised matrices: the scalar one against sums in double
  * precision, and every table against the scalar one, bit for bit: shapes that fit nothing, the
  * largest sums there can be, and inputs that are no numbers. All buffers are exactly as large as
  * the contract says, for the address sanitizer. */

@@ -1,5 +1,5 @@
-/* quant_test.c: Q8 and Q4: packing against the layout of quant.h read by plain code, and inputs to
- * 8 bits: what the scalar way loses, and every table against it, bit for bit. All buffers are
+/* quant_test.c: Q8, Q5 and Q4: packing against the layout of quant.h read by plain code, and inputs
+ * to 8 bits: what the scalar way loses, and every table against it, bit for bit. All buffers are
  * exactly as large as the contract says, for the address sanitizer. */
 #include <setjmp.h>
 #include <stdarg.h>
