@@ -50,7 +50,7 @@ struct span {
     size_t n;
 };
 
-static volatile uint64_t sink;
+static _Thread_local volatile uint64_t sink;
 
 /* One load per cache line would measure memory as well, but a product has to load all of it. */
 #define READER(streams)                                                                            \
