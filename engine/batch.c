@@ -121,7 +121,12 @@ void sl_batch_observe(struct sl_batch *b, size_t decode_rows, size_t other_rows,
         size_t size = size_of(decode_rows);
         before = b->decode[size].us;
         if (!other_rows) {
-            follow(&b->decode[size].us, us);
+            /* An average of steps that were made for it, one in SL_BATCH_RENEW, would keep one that
+             * was slow by chance for thousands of steps. */
+            if (b->decode[size].asked_at == b->n_steps && us < before)
+                b->decode[size].us = us;
+            else
+                follow(&b->decode[size].us, us);
             b->decode[size].asked_at = b->n_steps;
             return;
         }

@@ -9,11 +9,10 @@
  * long as without it, and beside a few of them twice as long for up to SL_BATCH_BESIDE rows. What a
  * step costs is measured as the server runs: where prompts leave no step to decoding alone, one is
  * taken from them every SL_BATCH_RENEW steps, and when as many decode as did not before. A burst is
- * let through at
- * once: where more turns wait for their first token than decode, and their prompts fit in
- * SL_BATCH_BURST_STEPS steps, each decoding turn waits for its share of them, and as many times
- * longer. (Else whoever came first of the burst would slow all others down.) How the work is cut
- * changes no result (promise 2), only latencies. */
+ * let through at once: where more turns wait for their first token than decode, and their prompts
+ * fit in SL_BATCH_BURST_STEPS steps, each decoding turn waits for its share of them, and as many
+ * times longer. (Else whoever came first of the burst would slow all others down.) How the work is
+ * cut changes no result (promise 2), only latencies. */
 #ifndef SLATE_ENGINE_BATCH_H
 #define SLATE_ENGINE_BATCH_H
 
