@@ -28,11 +28,10 @@ static const struct sl_option options[] = {
      "its .gguf or converted file; the embedded model brings its own.",
      ALL},
     {"weights", SL_OPTION_STRING, AT(weights), NULL, 0, 0, NULL, "f32|bf16|f16|q8|q4",
-     "How matrices are kept in memory. q8 and q4: integers of 8 and 4 bits with a scale for every "
-     "32 "
-     "of them, for a half and a quarter of the memory and the faster steps that go with it; small "
-     "matrices stay as they are. Without it as the file has them, and quantised blocks of a .gguf "
-     "file as f32.",
+     "How matrices are kept in memory. q8 and q4: integers of 8 and 4 bits (of the head 8 and 5) "
+     "with a scale for every 32 of them, for a half and a quarter of the memory and the faster "
+     "steps that go with it; small matrices stay as they are. Without it as the file has them, a "
+     ".gguf file's quantised blocks, too.",
      ALL},
     {"kernels", SL_OPTION_STRING, AT(kernels), NULL, 0, 0, NULL, "NAME",
      "Which arithmetic kernels run: ref; avx2, avx512, avx512vnni; neon, neondot. Without it the "

@@ -240,8 +240,8 @@ static void on_released(void *arg, enum sl_code code, const struct sl_error *err
 {
     struct sl_sessions *ss = arg;
     ss->n_busy--;
-    if (code) /* the store does it when it can, or it ends by itself; until then only we can take it
-               */
+    /* Then the store does it when it can, or it ends by itself; until then only we can take it. */
+    if (code)
         sl_log(SL_LOG_WARN, "a lease was not given back", SL_LS("why", err->message));
 }
 
