@@ -206,7 +206,7 @@ struct sl_redis {
     struct sl_rd_queue arrivals, to_send, later, transfers, finished;
     size_t in_flight; /* bytes */
     unsigned n_transfers;
-    struct sl_rd_owed *owed, **owed_end; /* oldest first */
+    struct sl_rd_owed *owed, **owed_end; /* as their calls were given up */
     size_t n_owed;
     struct sl_rd_call *starved; /* SL_REDIS_RESERVE of them */
     size_t n_starved;

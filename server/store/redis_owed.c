@@ -16,20 +16,20 @@
 #include "engine/base/mem.h"
 #include "server/store/redis.h"
 
-static void forget_first(struct sl_redis *r)
+static struct sl_rd_owed *take_first(struct sl_redis *r)
 {
     struct sl_rd_owed *o = r->owed;
     r->owed = o->next;
     r->n_owed--;
     if (!r->owed)
         r->owed_end = &r->owed;
-    sl_free(o);
+    return o;
 }
 
 static void put(struct sl_redis *r, struct sl_rd_owed *o)
 {
     if (r->n_owed == SL_REDIS_OWED_MAX)
-        forget_first(r); /* it ends first */
+        sl_free(take_first(r)); /* mostly the one that ends first */
     o->next = NULL;
     *r->owed_end = o;
     r->owed_end = &o->next;
@@ -97,16 +97,10 @@ void sl_rd_give_back_owed(struct sl_redis *r)
 {
     int64_t now = (int64_t)uv_now(r->loop);
     for (size_t i = r->n_owed; i > 0 && r->n_ops < SL_REDIS_OPS_MAX; i--) {
-        struct sl_rd_owed *o = r->owed;
+        struct sl_rd_owed *o = take_first(r);
         if (now >= o->until_ms) {
-            forget_first(r);
-            continue;
-        }
-        r->owed = o->next;
-        r->n_owed--;
-        if (!r->owed)
-            r->owed_end = &r->owed;
-        if (!give_back(r, o)) { /* no memory: not again and again */
+            sl_free(o);
+        } else if (!give_back(r, o)) { /* no memory: not again and again */
             sl_free(o);
             return;
         }
@@ -116,5 +110,5 @@ void sl_rd_give_back_owed(struct sl_redis *r)
 void sl_rd_forget_owed(struct sl_redis *r)
 {
     while (r->owed)
-        forget_first(r);
+        sl_free(take_first(r));
 }
