@@ -15,9 +15,11 @@
  *   v_fold(v)                  lane j += lane j + LANES/2, and so on down to one
  *   v_largest(v)               the largest lane; there is no NaN
  *   v_any(m)                   whether any bit of uints is set
- *   v_pack(p, m, v)            the lanes of v that m has all bits of, one after another, to p,
- * where LANES floats may be overwritten; returns how many they are wide                       a
- * register of LANES/2 doubles; v_widen_low(v), v_widen_high(v): the first and the last lanes of v
+ *   v_pack(p, m, v)            the lanes of v that m has all bits of go to p, one after another
+ *                              (LANES floats may be overwritten); returns how many they are
+ *   wide                       a register of LANES/2 doubles
+ *   v_widen_low(v)             the first LANES/2 lanes of v
+ *   v_widen_high(v)            the last ones
  *
  * and the constants LANES; WIDE: three times WIDE registers, and some more, are there to be used;
  * HOLD_ROWS: likewise twice HOLD_ROWS, and four; REREAD: 1 where there are 32 registers.
