@@ -152,8 +152,7 @@ asan: deps deps-test ## every test under the address and undefined-behaviour san
 	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=asan check
 
 tsan: deps deps-test ## every test under the thread sanitizer
-	@# OpenBLAS ends its threads in a handler of fork(), which waits for a lock that tsan then holds.
-	@OPENBLAS_NUM_THREADS=1 $(MAKE) --no-print-directory $(JOBS) FLAVOR=tsan check
+	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=tsan check
 
 arm64: deps deps-test ## of the tests those of an arm64 build: cross-built, under qemu
 	@$(MAKE) --no-print-directory $(JOBS) FLAVOR=release all $(BITS)

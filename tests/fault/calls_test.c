@@ -609,6 +609,12 @@ int main(int argc, char **argv)
     if (argc > 1)
         stride = (unsigned)strtoul(argv[1], NULL, 10);
     assert_true(stride > 0);
+#if defined(__SANITIZE_THREAD__)
+    print_message(
+        "skipped: 6 cases of failing calls: the thread sanitizer does not see what openat() "
+        "opens, and its reports make calls that are intercepted here\n");
+    return 0;
+#endif
     intercept_not_here();
     int rc = cmocka_run_group_tests_name("calls, memory", tests, start_memory, stop);
     rc += cmocka_run_group_tests_name("calls, dir:", tests, start_dir, stop);
