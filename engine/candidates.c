@@ -34,8 +34,8 @@ bool sl_candidates_init(struct sl_candidates *c, size_t vocab_size)
     c->listed = sl_malloc(vocab_size * sizeof *c->listed);
     c->ids = sl_malloc(vocab_size * sizeof *c->ids);
     c->block = sl_malloc(blocks_of(vocab_size) * sizeof *c->block);
-    return sl_select_init(&c->select, NULL, vocab_size) && c->tops && c->e && c->order &&
-           c->listed && c->ids && c->block;
+    return sl_select_init(&c->select, vocab_size) && c->tops && c->e && c->order && c->listed &&
+           c->ids && c->block;
 }
 
 void sl_candidates_done(struct sl_candidates *c)

@@ -90,7 +90,7 @@ enum sl_code sl_forward_open(struct sl_forward **ret, const struct sl_model *m,
                                .d_model = d,
                                .ld = sl_row_floats(d),
                                .input_groups = m->input_groups};
-    /* A part's tile of logits has at least one panel of every row. */
+    /* A part's tile of logits has at least SL_TOPS of every row. */
     size_t mixer = sl_row_floats(m->part_floats) +
                    sl_row_floats(sl_recur_floats(m->form, &m->recurrence, max_rows));
     f->pass.part_floats = max_size(mixer, max_size(LOGIT_TILE_FLOATS, max_rows * SL_TOPS));

@@ -42,9 +42,8 @@ struct found {
     double before, behind;
 };
 
-bool sl_select_init(struct sl_select *s, const struct sl_kernels *k, size_t n_max)
+bool sl_select_init(struct sl_select *s, size_t n_max)
 {
-    s->k = k;
     s->n_max = n_max;
     s->code = sl_malloc(n_max * sizeof *s->code);
     s->members = sl_malloc(n_max * sizeof *s->members);

@@ -28,7 +28,7 @@ enum { SL_SELECT_VALUES = 2048, SL_SELECT_WAYS = 4 };
 
 /* Room to select in, for lists of up to n_max items. One thread at a time. */
 struct sl_select {
-    const struct sl_kernels *k; /* may be another one in the next call */
+    const struct sl_kernels *k; /* set before each call; it may be another one in the next */
     size_t n_max;
     uint32_t *code, *members;
     float *key, *weight; /* a list that became shorter; a caller may make one here */
@@ -36,8 +36,8 @@ struct sl_select {
     uint64_t used[SL_SELECT_VALUES / 64]; /* a bit for each value that an item has */
 };
 
-SL_NODISCARD bool sl_select_init(struct sl_select *s, const struct sl_kernels *k, size_t n_max);
-void sl_select_done(struct sl_select *s); /* zeros are fine */
+SL_NODISCARD bool sl_select_init(struct sl_select *s, size_t n_max); /* k is the caller's */
+void sl_select_done(struct sl_select *s);                            /* zeros are fine */
 
 /* Kept: every item with a larger key, and of those with this key the first n_kept ≥ 1. */
 struct sl_cut {

@@ -126,18 +126,6 @@ static void test_few_descriptors(void **state)
     remove_tree(store);
 }
 
-static double metric_of(const struct server *s, const char *name)
-{
-    struct raw_response *p = raw_ask(s, GET("/metrics"));
-    char line[96];
-    snprintf(line, sizeof line, "\n%s ", name);
-    const char *found = strstr(p->body, line);
-    assert_non_null(found);
-    double v = strtod(found + strlen(line), NULL);
-    raw_response_free(p);
-    return v;
-}
-
 /* They send more behind a request than is read ahead, so that the server reads them no longer; that
  * they have gone is noticed all the same, and their turns end. */
 static void test_who_is_not_read_is_seen_to_go(void **state)
@@ -162,12 +150,12 @@ static void test_who_is_not_read_is_seen_to_go(void **state)
         raw_send(r[i], behind, sizeof behind);
     }
     int64_t end = client_now_ms() + CLIENT_DEADLINE_MS;
-    while (metric_of(s, "slate_requests_running") < CLIENTS)
+    while (raw_metric(s, "slate_requests_running") < CLIENTS)
         assert_true(client_now_ms() < end);
     for (int i = 0; i < CLIENTS; i++) { /* one by one: the others stay */
-        assert_true(metric_of(s, "slate_requests_running") == CLIENTS - i);
+        assert_true(raw_metric(s, "slate_requests_running") == CLIENTS - i);
         raw_close(r[i]);
-        while (metric_of(s, "slate_requests_running") > CLIENTS - 1 - i)
+        while (raw_metric(s, "slate_requests_running") > CLIENTS - 1 - i)
             assert_true(client_now_ms() < end);
     }
     server_stop(s);

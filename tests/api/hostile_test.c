@@ -73,18 +73,6 @@ static struct server *start(const char *const *options)
     return s;
 }
 
-static double metric_of(const struct server *s, const char *name)
-{
-    struct raw_response *p = raw_ask(s, GET("/metrics"));
-    char line[96];
-    snprintf(line, sizeof line, "\n%s ", name);
-    const char *at = strstr(p->body, line);
-    assert_non_null(at);
-    double v = strtod(at + strlen(line), NULL);
-    raw_response_free(p);
-    return v;
-}
-
 static double resident_mib(const struct server *s)
 {
     return (double)process_resident(s->pid) / 1048576;
@@ -263,7 +251,7 @@ static void all_stay(const struct server *s, size_t n)
         f[n_lots] = foes_start(&lot, s->port);
         come += lot.n;
         for (double are;
-             (are = metric_of(s, "slate_http_connections")) <= (double)come;) /* and it asks */
+             (are = raw_metric(s, "slate_http_connections")) <= (double)come;) /* and it asks */
             if (client_now_ms() >= end)
                 fail_msg("of %zu connections the server has %.0f", come, are);
     }
@@ -289,8 +277,8 @@ static void test_idle_connections(void **state)
     struct server *s = start(ARGS("--max-connections", places));
     attack("idle connections", s, &plan);
     struct foes *f = foes_start(&plan, s->port);
-    assert_true(metric_of(s, "slate_http_connections") <= (double)n_idle / 4);
-    assert_true(metric_of(s, "slate_http_connections_shed_total") >= (double)n_idle / 2);
+    assert_true(raw_metric(s, "slate_http_connections") <= (double)n_idle / 4);
+    assert_true(raw_metric(s, "slate_http_connections_shed_total") >= (double)n_idle / 2);
     foes_stop(f, NULL);
     server_stop(s);
     /* Without the limit they all stay. */
@@ -363,11 +351,11 @@ static void test_bodies_that_fill_the_memory(void **state)
     struct server *s =
         start(ARGS("--max-body", "1MiB", "--max-upload", "1MiB", "--max-body-memory", "8MiB"));
     struct foes *f = foes_start(&plan, s->port);
-    while (metric_of(s, "slate_http_body_bytes") < 6 << 20)
+    while (raw_metric(s, "slate_http_body_bytes") < 6 << 20)
         ;
     foes_stop(f, NULL);
     attack("bodies that fill the memory", s, &plan);
-    assert_true(metric_of(s, "slate_http_body_bytes") <= 8 << 20);
+    assert_true(raw_metric(s, "slate_http_body_bytes") <= 8 << 20);
     server_stop(s);
 }
 
@@ -458,11 +446,11 @@ static void test_slow_readers_hold_no_turn(void **state)
     struct server *s =
         start(ARGS("--max-running", "2", "--write-high", "16KiB", "--write-low", "4KiB"));
     struct foes *f = foes_start(&plan, s->port);
-    while (metric_of(s, "slate_turns_total") < (double)plan.n)
+    while (raw_metric(s, "slate_turns_total") < (double)plan.n)
         ;
     assert_int_equal(foes_open(f), plan.n);
-    assert_true(metric_of(s, "slate_http_requests_in_flight") >= 2); /* one is this */
-    assert_true(metric_of(s, "slate_requests_running") < 1);
+    assert_true(raw_metric(s, "slate_http_requests_in_flight") >= 2); /* one is this */
+    assert_true(raw_metric(s, "slate_requests_running") < 1);
     foes_stop(f, NULL);
     server_stop(s);
 }
@@ -496,7 +484,7 @@ static void test_half_closed(void **state)
     struct foes *f = foes_start(&plan, s->port);
     assert_true(foes_leave(f, 0, WAIT_MS));
     foes_stop(f, NULL);
-    while (metric_of(s, "slate_requests_running") > 0.5)
+    while (raw_metric(s, "slate_requests_running") > 0.5)
         ;
     server_stop(s);
 }
@@ -512,9 +500,9 @@ static void test_pipelines(void **state)
     attack("pipelines of 1,000", s, &plan);
     /* And they are answered, all of them. */
     plan.life_ms = 0;
-    double before = metric_of(s, "slate_http_request_duration_seconds_count");
+    double before = raw_metric(s, "slate_http_request_duration_seconds_count");
     struct foes *f = foes_start(&plan, s->port);
-    while (metric_of(s, "slate_http_request_duration_seconds_count") - before < 1000)
+    while (raw_metric(s, "slate_http_request_duration_seconds_count") - before < 1000)
         ;
     foes_stop(f, NULL);
     server_stop(s);

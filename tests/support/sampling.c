@@ -364,7 +364,8 @@ static uint32_t exact_draw(const struct row *r, const float *w, double u)
 uint32_t exact_choose(const float *l, size_t n, const struct sl_sampling *p, uint64_t i)
 {
     struct row r = {.k = sl_kernels_find("ref"), .n = n};
-    assert_true(sl_select_init(&r.select, r.k, n));
+    assert_true(sl_select_init(&r.select, n));
+    r.select.k = r.k;
     r.l = malloc(n * sizeof *r.l);
     r.e = malloc(n * sizeof *r.e);
     r.order = malloc(n * sizeof *r.order);

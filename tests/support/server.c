@@ -482,6 +482,18 @@ void raw_expect_ask(const struct server *s, const char *text, int status, const 
     raw_response_free(p);
 }
 
+double raw_metric(const struct server *s, const char *name)
+{
+    struct raw_response *p = raw_ask(s, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    char line[96];
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(p->body, line);
+    assert_non_null(at);
+    double v = strtod(at + strlen(line), NULL);
+    raw_response_free(p);
+    return v;
+}
+
 void raw_long_stream(struct raw *r)
 {
     static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":1000000,\"ignore_eos\":true,"

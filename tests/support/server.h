@@ -98,6 +98,9 @@ void raw_expect(struct raw *r, int status);
 /* raw_ask(), and head or body of the answer must hold `part`. */
 void raw_expect_ask(const struct server *s, const char *text, int status, const char *part);
 
+/* The value of a metric ("slate_requests_running"). */
+double raw_metric(const struct server *s, const char *name);
+
 /* Asks for a stream that goes on for a very long time, with much text in each event. */
 void raw_long_stream(struct raw *r);
 
