@@ -205,7 +205,7 @@ static ALWAYS_INLINE void block_levels(const int rows, struct pair *sum, const s
 }
 
 /* Levels: Q8 has a file of its own. */
-static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const struct job *j)
+static ALWAYS_INLINE void block(const int rows, const struct job *j)
 {
     __m256 lo[MAX_ROWS], hi[MAX_ROWS];
     struct pair sum[MAX_ROWS];
@@ -227,7 +227,7 @@ static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const 
             lo[r] = add_group(lo[r], sum[r].lo, d_lo, scale);
             hi[r] = add_group(hi[r], sum[r].hi, d_hi, scale);
         }
-        ahead = ask_ahead(1, type, j, ahead, scales);
+        ahead = ask_ahead(1, j, ahead, scales);
         x++;
         w += SL_Q8_GROUP;
         scales += SL_GROUP_SCALES;
@@ -246,7 +246,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
     if (!ready)
         few_tile(rows, panels, type, j);
     else
-        block(rows, type, j);
+        block(rows, j);
 }
 
 #define READIES(X, TYPE) X(2, 1, TYPE) X(3, 1, TYPE)

@@ -6,16 +6,17 @@
  * unsigned: Q8 codes are taken plus 128, levels as they are, and what that adds too much is
  * known of the row's group (its offset, -16 Σ q) and starts the sum.
  *
- * Few rows (up to 12): as many panels at once as registers hold sums of, prefetched ahead. Many
- * rows: up to 6 rows and 2 panels at a time, so that reading is no bound (8 loads for 12 products);
- * levels are looked up once. */
+ * Few rows (up to 12, of Q8 7): as many panels at once as registers hold sums of, prefetched ahead.
+ * Many rows: up to 7 rows and 2 panels at a time, so that reading is no bound (9 loads for 14
+ * products); levels are looked up once. */
 #include "engine/kernels/avx512_quant.h"
 
 enum {
     FEW_ROWS = 12,
+    FEW_ROWS_Q8 = 7, /* no look-up is saved */
     MAX_PANELS = 4,
-    MAX_SUMS = 12, /* rows × panels of a tile */
-    MAX_ROWS = 6,
+    MAX_SUMS = 14, /* rows × panels of a tile */
+    MAX_ROWS = 7,
     BLOCK_PANELS = 2
 };
 
@@ -64,14 +65,14 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
     const size_t ldx = j->ldx, panel = j->panel;
     const bool bytes = ready || type == SL_DTYPE_Q8; /* a code each */
     const uint8_t *w = j->w, *scales = j->scales, *levels = j->levels, *asked = j->ahead;
-#pragma GCC unroll 12
+#pragma GCC unroll 14
     for (int i = 0; i < rows * panels; i++) {
         const float *y = j->y + (size_t)(i % rows) * j->ldy + (size_t)(i / rows) * SL_PANEL;
         acc[i] = j->first ? _mm512_setzero_ps() : _mm512_loadu_ps(y);
     }
     for (size_t g = 0; g < j->n_groups; g++, x++, scales += SL_GROUP_SCALES) {
         const size_t ahead = ahead_of(type, j->n_groups, panel, (size_t)panels, g);
-#pragma GCC unroll 12
+#pragma GCC unroll 14
         for (int i = 0; i < rows * panels; i++)
             sum[i] = start(type, x[(size_t)(i % rows) * ldx].offset);
 #pragma GCC unroll 8
@@ -88,7 +89,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
                     _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T0);
                 if (!ready && type == SL_DTYPE_Q5 && s == 0)
                     _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T0);
-#pragma GCC unroll 12
+#pragma GCC unroll 14
                 for (int r = 0; r < rows; r++)
                     sum[p * rows + r] = _mm512_dpbusd_epi32(
                         sum[p * rows + r], v, four_inputs(x[(size_t)r * ldx].q + s * SL_STEP));
@@ -96,20 +97,20 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         }
         w += bytes ? SL_Q8_GROUP : sl_group_bytes(type);
         if (ready)
-            asked = ask_ahead(panels, type, j, asked, scales);
+            asked = ask_ahead(panels, j, asked, scales);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *at = scales + (size_t)p * panel;
             __m512 d = scales16(at);
             if (!ready)
                 _mm_prefetch(at + (size_t)panels * panel, _MM_HINT_T0);
-#pragma GCC unroll 12
+#pragma GCC unroll 14
             for (int r = 0; r < rows; r++)
                 acc[p * rows + r] =
                     add_group(acc[p * rows + r], sum[p * rows + r], d, x[(size_t)r * ldx].scale);
         }
     }
-#pragma GCC unroll 12
+#pragma GCC unroll 14
     for (int i = 0; i < rows * panels; i++)
         _mm512_storeu_ps(j->y + (size_t)(i % rows) * j->ldy + (size_t)(i / rows) * SL_PANEL,
                          acc[i]);
@@ -152,18 +153,21 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     X(10, 1, TYPE)                                                                                 \
     X(11, 1, TYPE)                                                                                 \
     X(12, 1, TYPE)
-/* More than 12 rows come in blocks as equal as can be: of four rows or more. */
+/* More than 7 rows come in blocks as equal as can be: of four rows or more. */
 #define READIES(X, TYPE)                                                                           \
     X(4, 1, TYPE)                                                                                  \
     X(4, 2, TYPE)                                                                                  \
     X(5, 1, TYPE)                                                                                  \
     X(5, 2, TYPE)                                                                                  \
     X(6, 1, TYPE)                                                                                  \
-    X(6, 2, TYPE)
+    X(6, 2, TYPE)                                                                                  \
+    X(7, 1, TYPE)                                                                                  \
+    X(7, 2, TYPE)
 
 #define TYPE_A Q8
 #define TYPE_B Q4
 #define TYPE_C Q5
+#define FEW_ROWS_A FEW_ROWS_Q8
 #define SL_MATMUL_K sl_avx512_matmul_k
 #define SL_MATMUL_Q sl_avx512_matmul_q
 #include "engine/kernels/quant_of.h"

@@ -13,6 +13,7 @@
  *                         the codes at w as such a tile reads them, SL_STEP_CODES bytes a step:
  *                         returns where they are, in the buffer or as they were
  *   FEW_ROWS, MAX_PANELS  of a tile
+ *   FEW_ROWS_A            of TYPE_A, where they are fewer than FEW_ROWS
  *   TILES(X, TYPE)        X(rows, panels, TYPE) for every tile that there is; of one panel for any
  *                         number of rows
  *   MAX_ROWS, BLOCK_PANELS, READIES(X, TYPE)
@@ -50,6 +51,9 @@ TILES(TILE, TYPE_C)
 READIES(READY, TYPE_C)
 #endif
 
+#ifndef FEW_ROWS_A
+#define FEW_ROWS_A FEW_ROWS
+#endif
 #define DTYPE_OF(TYPE) SL_DTYPE_##TYPE
 #define IS_A(type, A) ((type) == DTYPE_OF(A))
 #ifdef TYPE_C
@@ -89,8 +93,8 @@ static void few_rows(struct job j, size_t rows, enum sl_dtype type, size_t n_pan
     }
 }
 
-/* One panel, or BLOCK_PANELS, for all rows. While the first of them go through a block of codes,
- * the codes that come next are asked for. */
+/* One panel, or BLOCK_PANELS, for all rows. On their way through a block of codes they ask for
+ * those that come next, each block of rows for its share of them. */
 static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, size_t n_panels)
 {
     _Alignas(SL_ALIGN) uint8_t buffer[BLOCK_PANELS][K_GROUPS * SL_Q8_GROUP];
@@ -105,10 +109,15 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, si
         j.scales += sl_scales_before(type, g);
         j.w = codes[0];
         j.w_panel = (size_t)(codes[n_panels - 1] - codes[0]); /* of one or two */
-        j.ahead = g + n < all->n_groups ? packed + n * bytes : all->w + n_panels * all->panel;
+        const uint8_t *next =
+            g + n < all->n_groups ? packed + n * bytes : all->w + n_panels * all->panel;
+        const size_t lines = (bytes / SL_ALIGN + n_blocks - 1) / n_blocks;
+        j.ahead_lines = lines;
         j.first = g == 0;
-        for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end, j.ahead = NULL) {
+        for (size_t i = 0, r = 0, end; i < n_blocks; i++, r = end) {
+            const size_t asked = i * n * lines * SL_ALIGN;
             end = rows * (i + 1) / n_blocks;
+            j.ahead = asked < n * bytes ? next + asked : NULL;
             j.y = all->y + r * all->ldy;
             j.x = all->x + r * all->ldx + g;
             readies[INDEX(type)][end - r][n_panels](&j);
@@ -141,7 +150,7 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
         return;
     j.scales = (const uint8_t *)panels + panel_begin * j.panel;
     j.w = j.scales + sl_scales_bytes(type, n_groups);
-    if (rows <= FEW_ROWS || n_in == 0) {
+    if (rows <= (size_t)(IS_A(type, TYPE_A) ? FEW_ROWS_A : FEW_ROWS) || n_in == 0) {
         for (size_t r = 0; r < rows; r += FEW_ROWS, j.x += FEW_ROWS * ldx, j.y += FEW_ROWS * ldy)
             few_rows(j, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
         return;

@@ -21,7 +21,8 @@ struct job {
     size_t ldx, n_groups;
     const uint8_t *scales, *w; /* the first panel's */
     size_t panel, w_panel;     /* bytes from one panel to the next; from its codes to the next's */
-    const uint8_t *ahead;      /* of a ready tile: codes to ask memory for; NULL: none */
+    const uint8_t *ahead;      /* of a ready tile: codes to ask memory for, so many lines at each */
+    size_t ahead_lines;        /* group; NULL: none */
     bool first;                /* sums start here, else they go on from y */
     const uint8_t *levels;     /* of 4-bit codes */
 };
@@ -36,23 +37,23 @@ static inline size_t ahead_of(enum sl_dtype type, size_t n_groups, size_t panel,
     return far * bytes + (g + far < n_groups ? 0 : panels * panel - n_groups * bytes);
 }
 
-/* A ready tile of a panel, or more, at a group: asks memory for a group of codes, where there are
- * any to ask for (there are the same of the other panels behind them), and for scales of the next
- * panels. Returns where the next group's lie. */
-static ALWAYS_INLINE const uint8_t *ask_ahead(const int panels, const enum sl_dtype type,
-                                              const struct job *j, const uint8_t *ahead,
-                                              const uint8_t *scales)
+/* A ready tile of a panel, or more, at a group: asks memory for some lines of codes, where there
+ * are any to ask for (there are the same of the other panels behind them), and for scales of the
+ * next panels. Returns where the next lines are. */
+static ALWAYS_INLINE const uint8_t *ask_ahead(const int panels, const struct job *j,
+                                              const uint8_t *ahead, const uint8_t *scales)
 {
     if (!ahead)
         return NULL;
 #pragma GCC unroll 2
-    for (int p = 0; p < panels; p++) {
+    for (int p = 0; p < panels; p++)
         __builtin_prefetch(scales + (size_t)(panels + p) * j->panel);
-#pragma GCC unroll 8
-        for (size_t i = 0; i < sl_group_bytes(type); i += SL_ALIGN)
-            __builtin_prefetch(ahead + (size_t)p * j->panel + i);
+    for (size_t i = 0; i < j->ahead_lines; i++, ahead += SL_ALIGN) {
+#pragma GCC unroll 2
+        for (int p = 0; p < panels; p++)
+            __builtin_prefetch(ahead + (size_t)p * j->panel);
     }
-    return ahead + sl_group_bytes(type);
+    return ahead;
 }
 
 #endif
