@@ -102,7 +102,8 @@ static int64_t days_of(int64_t y, int64_t m, int64_t d)
 {
     y -= m <= 2;
     m += m <= 2 ? 12 : 0; /* March is the first month of a year that ends with February */
-    return 365 * y + y / 4 - y / 100 + y / 400 + (153 * (m - 3) + 2) / 5 + d - 1 - 719468;
+    y += 400;             /* none is negative: 146,097 days */
+    return 365 * y + y / 4 - y / 100 + y / 400 + (153 * (m - 3) + 2) / 5 + d - 1 - 719468 - 146097;
 }
 
 /* "2026-11-29T20:01:02.345Z", with or without a fraction. */

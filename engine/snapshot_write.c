@@ -44,7 +44,9 @@ static void created_text(char ret[SMALL_TEXT], int64_t ms)
     int rest = (int)(ms - (int64_t)s * 1000);
     if (!gmtime_r(&s, &tm) || tm.tm_year > 9999 - 1900 || tm.tm_year < -1900)
         s = 0, rest = 0, gmtime_r(&s, &tm);
-    size_t n = strftime(ret, SMALL_TEXT, "%Y-%m-%dT%H:%M:%S", &tm);
+    /* strftime() writes the year 485 with three digits. */
+    size_t n = (size_t)snprintf(ret, SMALL_TEXT, "%04d", tm.tm_year + 1900);
+    n += strftime(ret + n, SMALL_TEXT - n, "-%m-%dT%H:%M:%S", &tm);
     (void)snprintf(ret + n, SMALL_TEXT - n, ".%03dZ", rest);
 }
 

@@ -219,7 +219,9 @@ bool sl_head_payload_read(struct sl_head_payload *ret, const unsigned char *p, s
         .snap = {.version = get_u64(p + 32), .number = get_u64(p + 40), .size = get_u64(p + 48)},
         .metadata_n = get_u32(p + 72)};
     memcpy(h.snap.digest, p + 56, 16);
-    if (n != sl_head_payload_size(h.metadata_n) || (h.snap.number == 0 && h.snap.version != 0))
+    bool none = h.snap.number == 0;
+    if (n != sl_head_payload_size(h.metadata_n) || none != (h.snap.version == 0) ||
+        (none && h.snap.size))
         return false;
     *ret = h;
     return true;
@@ -235,7 +237,7 @@ void sl_snap_payload_write(unsigned char *dst, const struct sl_snapfile *s)
 bool sl_snap_payload_read(struct sl_snapfile *ret, const unsigned char *p, size_t n,
                           uint64_t version)
 {
-    if (n != SL_SNAP_BYTES || get_u64(p) == 0)
+    if (n != SL_SNAP_BYTES || version == 0 || get_u64(p) == 0)
         return false;
     *ret = (struct sl_snapfile){.version = version, .number = get_u64(p), .size = get_u64(p + 8)};
     memcpy(ret->digest, p + 16, 16);

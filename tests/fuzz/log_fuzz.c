@@ -1,6 +1,6 @@
-/* log_fuzz.c: the log of the `dir:` store. The first byte says how the rest is read: as the bytes
- * of a log, or as a list of records that are laid out with the right hashes (so that what they say
- * is tried, too, and not only that they are whole).
+/* log_fuzz.c: the log of the `dir:` store. The first byte says how many versions are kept and how
+ * the rest is read: as the bytes of a log, or as a list of records that are laid out with the right
+ * hashes (so that what they say is tried, too, and not only that they are whole).
  *
  * What could be read must be sound, must be the same when read again without the torn end, and must
  * be the same after a rewrite. Files are in memory. */
@@ -261,14 +261,36 @@ struct totals {
     uint64_t n, live;
 };
 
+/* Earlier snapshots and names, each in the order of versions. Returns the bytes of their records.
+ */
+static uint64_t check_kept(const struct sl_log_file *log, const struct sl_ix_session *s)
+{
+    uint64_t bytes = 0, names = 0;
+    for (const struct sl_ix_snap *x = s->kept; x; x = x->next) {
+        assert(x->file.version < (x->next ? x->next->file.version : s->snap.version));
+        assert((x == s->last_kept) == (x->next == NULL));
+        check_place(log, s, &x->place);
+        bytes += x->place.size;
+    }
+    for (const struct sl_ix_name *x = s->names; x; x = x->next, names++) {
+        assert(!x->next || x->version <= x->next->version);
+        assert(sl_index_find_name(s, x->name) == x);
+        check_place(log, s, &x->place);
+        bytes += x->place.size;
+    }
+    assert(names == s->n_names && (s->kept || !s->last_kept));
+    return bytes;
+}
+
 static bool check_session(void *arg, struct sl_ix_session *s)
 {
     struct totals *t = arg;
     size_t turns = 0, answers = 0;
     uint64_t live = s->head.size + s->snapat.size + (uint64_t)s->damaged.size, replay = 0;
     uint64_t version = s->snap.version, last = 0;
+    live += check_kept(t->log, s);
     for (struct sl_ix_entry *e = s->entries; e; e = e->next) {
-        assert(e->turn || e->answer);
+        assert(e->turn || e->kept || e->answer);
         assert(e->version > last);
         last = e->version;
         if (e->turn)
@@ -316,9 +338,18 @@ static bool check_equal(void *arg, struct sl_ix_session *s)
     assert(o->n_turns == s->n_turns && o->replay_tokens == s->replay_tokens);
     const struct sl_ix_entry *b = o->entries;
     for (const struct sl_ix_entry *a = s->entries; a; a = a->next, b = b->next)
-        assert(b && a->version == b->version && a->turn == b->turn && a->answer == b->answer &&
-               a->answered_at == b->answered_at);
+        assert(b && a->version == b->version && a->turn == b->turn && a->kept == b->kept &&
+               a->answer == b->answer && a->answered_at == b->answered_at);
     assert(!b);
+    const struct sl_ix_snap *y = o->kept;
+    for (const struct sl_ix_snap *x = s->kept; x; x = x->next, y = y->next)
+        assert(y && memcmp(&x->file, &y->file, sizeof x->file) == 0 &&
+               x->tokens_seen == y->tokens_seen && x->used_at == y->used_at);
+    assert(!y && o->n_names == s->n_names);
+    for (const struct sl_ix_name *x = s->names; x; x = x->next) {
+        const struct sl_ix_name *z = sl_index_find_name(o, x->name);
+        assert(z && z->version == x->version);
+    }
     return true;
 }
 
@@ -333,7 +364,7 @@ static void check_rewrite(struct sl_index *ix, uint64_t log_id)
 {
     struct sl_log_file log = {.fd = 0, .id = log_id};
     struct sl_rewrite w = {.lp = place, .old = &log};
-    struct sl_index again = {0};
+    struct sl_index again = {.keep_turns = ix->keep_turns};
     struct sl_log_scan scan;
     struct sl_error err;
     assert(sl_rewrite_begin(&w, ix) == SL_OK);
@@ -370,9 +401,9 @@ static enum sl_code on_gap(void *arg, uint64_t from, uint64_t to, const unsigned
 
 /* As a repair reads it, over what a server refuses; rewritten, it is a log like any other. (An id
  * that has to be found is for unit tests: it takes a second.) */
-static void check_repair(void)
+static void check_repair(uint64_t keep_turns)
 {
-    struct sl_index ix = {0};
+    struct sl_index ix = {.keep_turns = keep_turns};
     struct sl_log_scan scan;
     struct sl_error err;
     uint64_t last = 0, id;
@@ -385,9 +416,9 @@ static void check_repair(void)
     sl_index_done(&ix);
 }
 
-static void check_log(void)
+static void check_log(uint64_t keep_turns)
 {
-    struct sl_index ix = {0}, again = {0};
+    struct sl_index ix = {.keep_turns = keep_turns}, again = ix;
     struct sl_log_scan scan, scan_again;
     struct sl_error err = {0};
     enum sl_code c = sl_log_scan(&place, 0, &ix, &scan, &err);
@@ -395,7 +426,7 @@ static void check_log(void)
         assert(c == SL_E_STORE_CORRUPT || c == SL_E_FILE_UNSUPPORTED);
         assert(err.code == c && strncmp(err.message, "fuzz/log: ", 10) == 0);
         assert(sl_utf8_valid(err.message, strlen(err.message)));
-        check_repair();
+        check_repair(keep_turns);
     } else {
         assert(scan.end <= scan.size && scan.size == files[0].n);
         check_index(&ix, 0, scan.log_id);
@@ -430,6 +461,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(files[0].p, data + 1, size - 1);
         files[0].n = size - 1;
     }
-    check_log();
+    check_log(data[0] / 2 % 4);
     return 0;
 }

@@ -162,6 +162,8 @@ static void test_created(void **arg)
         {4107542400000, "2100-03-01T00:00:00.000Z"},
         {-1, "1969-12-31T23:59:59.999Z"},
         {253402300799999, "9999-12-31T23:59:59.999Z"},
+        {-46848931199877, "0485-06-01T00:00:00.123Z"},
+        {-62167219200000, "0000-01-01T00:00:00.000Z"},
     };
     for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
         struct sl_snapshot_info info = {.dtype = SL_DTYPE_F32, .created_ms = times[i].ms}, got;
