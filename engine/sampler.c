@@ -17,18 +17,20 @@ struct sl_sampler {
     uint64_t draws;
     bool penalised; /* a penalty is on */
 
-    /* Counts: count[t] of the n_touched tokens in `touched`, zero for all others. With
-     * penalty_last_n they are made from the window for each choice. */
+    /* The n_counted tokens that have a count, and it; with penalty_last_n they are made from the
+     * window for each choice. Side by side, so that a turn touches memory for those alone, and
+     * what many turns touch stays in a cache. */
+    uint32_t *counted;
     float *count;
-    uint32_t *touched;
-    size_t n_touched;
+    size_t n_counted;
     uint32_t window[SL_PENALTY_LAST_N_MAX]; /* circular: the last n_window tokens, next one at */
     size_t n_window, window_next;
 };
 
 struct sl_sampler_scratch {
     size_t vocab_size;
-    float *raw; /* logits as they came, of tokens whose logits were changed */
+    float *raw; /* logits as they came: of those that have a count, then of those with a bias */
+    uint32_t *place; /* of a window's tokens, by id, among those counted, from 1 on; else 0 */
     struct sl_candidates left;
 };
 
@@ -43,10 +45,10 @@ enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k
     if (s) {
         s->k = k;
         s->vocab_size = vocab_size;
-        s->count = sl_calloc(vocab_size, sizeof *s->count);
-        s->touched = sl_malloc(vocab_size * sizeof *s->touched);
+        s->counted = sl_malloc(vocab_size * sizeof *s->counted);
+        s->count = sl_malloc(vocab_size * sizeof *s->count);
     }
-    if (!s || !s->count || !s->touched) {
+    if (!s || !s->counted || !s->count) {
         sl_sampler_close(s);
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a sampler over %zu tokens", vocab_size);
     }
@@ -58,8 +60,8 @@ void sl_sampler_close(struct sl_sampler *s)
 {
     if (!s)
         return;
+    sl_free(s->counted);
     sl_free(s->count);
-    sl_free(s->touched);
     sl_free(s);
 }
 
@@ -69,9 +71,10 @@ enum sl_code sl_sampler_scratch_open(struct sl_sampler_scratch **ret, size_t voc
     struct sl_sampler_scratch *x = sl_calloc(1, sizeof *x);
     if (x) {
         x->vocab_size = vocab_size;
-        x->raw = sl_malloc(vocab_size * sizeof *x->raw);
+        x->raw = sl_malloc((vocab_size + SL_LOGIT_BIAS_MAX) * sizeof *x->raw);
+        x->place = sl_calloc(vocab_size, sizeof *x->place);
     }
-    if (!x || !sl_candidates_init(&x->left, vocab_size) || !x->raw) {
+    if (!x || !sl_candidates_init(&x->left, vocab_size) || !x->raw || !x->place) {
         sl_sampler_scratch_close(x);
         return sl_fail(err, SL_E_NO_MEMORY, "no memory to choose among %zu tokens", vocab_size);
     }
@@ -84,6 +87,7 @@ void sl_sampler_scratch_close(struct sl_sampler_scratch *x)
     if (!x)
         return;
     sl_free(x->raw);
+    sl_free(x->place);
     sl_candidates_done(&x->left);
     sl_free(x);
 }
@@ -96,19 +100,24 @@ uint64_t sl_sampler_draws(const struct sl_sampler *s)
 /* --- penalties ---------------------------------------------------------------------------------
  */
 
-static void clear_counts(struct sl_sampler *s)
+/* Where the token is, or will be, among those counted. */
+static size_t find_counted(const struct sl_sampler *s, uint32_t token)
 {
-    for (size_t i = 0; i < s->n_touched; i++)
-        s->count[s->touched[i]] = 0;
-    s->n_touched = 0;
+    size_t i = 0;
+    while (i < s->n_counted && s->counted[i] != token)
+        i++;
+    return i;
 }
 
-static void add_count(struct sl_sampler *s, uint32_t token, float weight)
+/* At place i, which may be the next free one. */
+static void add_count(struct sl_sampler *s, size_t i, uint32_t token, float weight)
 {
-    /* A count that has decayed to zero was removed from the list (see accept). */
-    if (s->count[token] == 0 && weight > 0)
-        s->touched[s->n_touched++] = token;
-    s->count[token] += weight;
+    if (i == s->n_counted) {
+        s->counted[i] = token;
+        s->count[i] = 0;
+        s->n_counted++;
+    }
+    s->count[i] += weight;
 }
 
 static void push_window(struct sl_sampler *s, uint32_t token)
@@ -119,34 +128,39 @@ static void push_window(struct sl_sampler *s, uint32_t token)
         s->n_window++;
 }
 
-static void count_window(struct sl_sampler *s)
+static void count_window(struct sl_sampler *s, struct sl_sampler_scratch *x)
 {
-    clear_counts(s);
     size_t n = s->p->penalty_last_n;
     float weight = 1;
-    for (size_t age = 0; age < s->n_window; age++) {
-        add_count(s, s->window[(s->window_next + n - 1 - age) % n], weight);
+    s->n_counted = 0;
+    for (size_t age = 0; age < s->n_window && weight > 0; age++) {
+        uint32_t token = s->window[(s->window_next + n - 1 - age) % n];
+        size_t i = x->place[token] ? x->place[token] - 1 : s->n_counted;
+        x->place[token] = (uint32_t)i + 1;
+        add_count(s, i, token, weight);
         weight *= s->p->penalty_decay;
     }
+    for (size_t i = 0; i < s->n_counted; i++)
+        x->place[s->counted[i]] = 0;
 }
 
+/* What has decayed to zero is not counted any more. */
 static void decay_counts(struct sl_sampler *s)
 {
     size_t n = 0;
-    for (size_t i = 0; i < s->n_touched; i++) {
-        uint32_t t = s->touched[i];
-        s->count[t] *= s->p->penalty_decay;
-        s->touched[n] = t;
-        n += s->count[t] > 0;
+    for (size_t i = 0; i < s->n_counted; i++) {
+        s->counted[n] = s->counted[i];
+        s->count[n] = s->count[i] * s->p->penalty_decay;
+        n += s->count[n] > 0;
     }
-    s->n_touched = n;
+    s->n_counted = n;
 }
 
 void sl_sampler_start(struct sl_sampler *s, const struct sl_sampling *p,
                       const struct sl_penalty_ring *ring, uint64_t draws)
 {
     assert(sl_sampling_check(p, s->vocab_size, NULL) == SL_OK);
-    clear_counts(s);
+    s->n_counted = 0;
     s->p = p;
     s->draws = draws;
     s->penalised =
@@ -168,7 +182,7 @@ void sl_sampler_accept(struct sl_sampler *s, uint32_t token)
     }
     if (s->p->penalty_decay < 1)
         decay_counts(s);
-    add_count(s, token, 1);
+    add_count(s, find_counted(s, token), token, 1);
 }
 
 /* Rounds to float within ±FLT_MAX. */
@@ -183,13 +197,13 @@ static void apply_penalties(struct sl_sampler *s, float *l)
 {
     const struct sl_sampling *p = s->p;
     double theta = (double)p->repetition_penalty;
-    for (size_t i = 0; i < s->n_touched; i++) {
-        uint32_t t = s->touched[i];
+    for (size_t i = 0; i < s->n_counted; i++) {
+        uint32_t t = s->counted[i];
         double x = (double)l[t];
         if (x < -(double)FLT_MAX)
             continue; /* -inf */
         x = x > 0 ? x / theta : x * theta;
-        x -= (double)p->presence_penalty + (double)p->frequency_penalty * (double)s->count[t];
+        x -= (double)p->presence_penalty + (double)p->frequency_penalty * (double)s->count[i];
         l[t] = to_logit(x);
     }
 }
@@ -266,27 +280,28 @@ static void change(struct sl_sampler *s, struct sl_sampler_scratch *x, float *l)
 {
     const struct sl_sampling *p = s->p;
     if (s->penalised && p->penalty_last_n > 0)
-        count_window(s);
-    for (size_t i = 0; i < s->n_touched; i++)
-        x->raw[s->touched[i]] = l[s->touched[i]];
+        count_window(s, x);
+    float *of_bias = x->raw + s->n_counted;
+    for (size_t i = 0; i < s->n_counted; i++)
+        x->raw[i] = l[s->counted[i]];
     for (size_t i = 0; i < p->n_bias; i++)
-        x->raw[p->bias[i].token] = l[p->bias[i].token];
+        of_bias[i] = l[p->bias[i].token];
     if (s->penalised)
         apply_penalties(s, l);
     apply_bias(p, l);
-    for (size_t i = 0; i < s->n_touched; i++)
-        sl_candidates_changed(&x->left, s->touched[i], x->raw[s->touched[i]]);
+    for (size_t i = 0; i < s->n_counted; i++)
+        sl_candidates_changed(&x->left, s->counted[i], x->raw[i]);
     for (size_t i = 0; i < p->n_bias; i++)
-        sl_candidates_changed(&x->left, p->bias[i].token, x->raw[p->bias[i].token]);
+        sl_candidates_changed(&x->left, p->bias[i].token, of_bias[i]);
     sl_candidates_settle(&x->left);
 }
 
 static void change_back(const struct sl_sampler *s, const struct sl_sampler_scratch *x, float *l)
 {
-    for (size_t i = 0; i < s->n_touched; i++)
-        l[s->touched[i]] = x->raw[s->touched[i]];
+    for (size_t i = 0; i < s->n_counted; i++)
+        l[s->counted[i]] = x->raw[i];
     for (size_t i = 0; i < s->p->n_bias; i++)
-        l[s->p->bias[i].token] = x->raw[s->p->bias[i].token];
+        l[s->p->bias[i].token] = x->raw[s->n_counted + i];
 }
 
 static uint32_t sample(struct sl_sampler *s, struct sl_sampler_scratch *x)

@@ -62,12 +62,13 @@ struct sl_sampler_scratch;
 SL_NODISCARD enum sl_code sl_sampling_check(const struct sl_sampling *p, size_t vocab_size,
                                             struct sl_error *err);
 
-/* 8 bytes per token of the vocabulary, which penalties alone touch. Errors: NO_MEMORY. */
+/* 8 bytes per token of the vocabulary, of which penalties touch those of the tokens they count.
+ * Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_sampler_open(struct sl_sampler **ret, const struct sl_kernels *k,
                                           size_t vocab_size, struct sl_error *err);
 void sl_sampler_close(struct sl_sampler *s); /* NULL is fine */
 
-/* About 36 bytes per token of the vocabulary; pages of it that the settings in use do not need are
+/* About 40 bytes per token of the vocabulary; pages of it that the settings in use do not need are
  * never touched: without a filter on all tokens those are most. Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_sampler_scratch_open(struct sl_sampler_scratch **ret,
                                                   size_t vocab_size, struct sl_error *err);
