@@ -203,7 +203,7 @@ enum sl_code sl_peer_open(struct sl_peer **ret, const char *build, const struct 
         c = open_folder(p, err);
     if (!c) {
         model_path(p, types[0].theirs, path);
-        c = sl_shape_gguf(s, file, n, NULL, path, err);
+        c = sl_shape_gguf(s, file, n, path, err);
     }
     if (c)
         sl_peer_close(p);

@@ -198,7 +198,7 @@ static void put_text(struct sl_buf *b, const char *key, const char *v)
 }
 
 /* Token 0 ends texts. */
-static void put_vocabulary(struct sl_buf *b, size_t n, const char *const *tokens)
+static void put_vocabulary(struct sl_buf *b, size_t n)
 {
     put_text(b, "tokenizer.ggml.model", "rwkv");
     put_key(b, "tokenizer.ggml.tokens", ARRAY);
@@ -207,7 +207,7 @@ static void put_vocabulary(struct sl_buf *b, size_t n, const char *const *tokens
     for (size_t i = 0; i < n; i++) {
         char text[24];
         (void)snprintf(text, sizeof text, "t%zu", i);
-        put_string(b, tokens ? tokens[i] : text);
+        put_string(b, text);
     }
     put_key(b, "tokenizer.ggml.token_type", ARRAY);
     put_u32(b, I32);
@@ -220,7 +220,7 @@ static void put_vocabulary(struct sl_buf *b, size_t n, const char *const *tokens
 
 enum { N_KEYS = 19 };
 
-static void put_keys(struct sl_buf *b, const struct sl_shape *s, const char *const *tokens)
+static void put_keys(struct sl_buf *b, const struct sl_shape *s)
 {
     float epsilon = 1e-5f;
     put_text(b, "general.architecture", "rwkv7");
@@ -238,7 +238,7 @@ static void put_keys(struct sl_buf *b, const struct sl_shape *s, const char *con
     put_number(b, "rwkv7.attention.iclr_lora_rank", s->rank_a);
     put_number(b, "rwkv7.attention.value_residual_mix_lora_rank", s->rank_v);
     put_number(b, "rwkv7.attention.gate_lora_rank", s->rank_g);
-    put_vocabulary(b, s->vocab_size, tokens);
+    put_vocabulary(b, s->vocab_size);
 }
 
 /* Axes, the innermost first, and where the data lies. */
@@ -260,7 +260,7 @@ static void put_info(struct sl_buf *b, const struct item *t, uint64_t at)
     put_u64(b, at);
 }
 
-static enum sl_code write_head(struct job *j, const char *const *tokens, struct sl_error *err)
+static enum sl_code write_head(struct job *j, struct sl_error *err)
 {
     static const char zeros[ALIGNMENT];
     struct sl_buf b;
@@ -269,7 +269,7 @@ static enum sl_code write_head(struct job *j, const char *const *tokens, struct 
     put_u32(&b, 3);
     put_u64(&b, n_items(j->s));
     put_u64(&b, N_KEYS);
-    put_keys(&b, j->s, tokens);
+    put_keys(&b, j->s);
     for (size_t i = 0, at = 0; i < n_items(j->s); i++) {
         struct item t = item(j, i);
         put_info(&b, &t, at);
@@ -305,7 +305,7 @@ static void write_data(struct job *j, const struct item *t, float *v)
     (void)fwrite(zeros, 1, (size_t)(-bytes_of(t) % ALIGNMENT), j->f);
 }
 
-static enum sl_code write_all(struct job *j, const char *const *tokens, struct sl_error *err)
+static enum sl_code write_all(struct job *j, struct sl_error *err)
 {
     size_t most = 0;
     for (size_t i = 0; i < n_items(j->s); i++) {
@@ -315,7 +315,7 @@ static enum sl_code write_all(struct job *j, const char *const *tokens, struct s
     float *v = sl_calloc(most, sizeof *v);
     if (!v)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for a matrix of %zu numbers", most);
-    enum sl_code c = write_head(j, tokens, err);
+    enum sl_code c = write_head(j, err);
     for (size_t i = 0; !c && i < n_items(j->s); i++) {
         struct item t = item(j, i);
         write_data(j, &t, v);
@@ -325,7 +325,7 @@ static enum sl_code write_all(struct job *j, const char *const *tokens, struct s
 }
 
 enum sl_code sl_shape_gguf(const struct sl_shape *s, const unsigned char *file, size_t n,
-                           const char *const *tokens, const char *path, struct sl_error *err)
+                           const char *path, struct sl_error *err)
 {
     struct job j = {.s = s};
     struct sl_tensors *t = NULL;
@@ -338,7 +338,7 @@ enum sl_code sl_shape_gguf(const struct sl_shape *s, const unsigned char *file, 
         c = sl_fail(err, SL_E_IO, "%.300s: cannot be written: %s", path, strerror(errno));
         goto out;
     }
-    c = write_all(&j, tokens, err);
+    c = write_all(&j, err);
     errno = 0;
     bool bad = ferror(j.f) != 0;
     if ((fclose(j.f) != 0 || bad) && !c)

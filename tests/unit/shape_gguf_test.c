@@ -42,7 +42,7 @@ static void same_model(void **state)
     unsigned char *file;
     size_t n, checked = 0;
     assert_int_equal(sl_shape_file(s, &file, &n, &err), SL_OK);
-    assert_int_equal(sl_shape_gguf(s, file, n, NULL, path, &err), SL_OK);
+    assert_int_equal(sl_shape_gguf(s, file, n, path, &err), SL_OK);
     struct sl_tensors *want, *got;
     assert_int_equal(sl_tensors_open_memory(&want, file, n, "ours", &err), SL_OK);
     assert_int_equal(sl_tensors_open(&got, path, &err), SL_OK);
@@ -77,14 +77,14 @@ static void full_disk(void **state)
     unsigned char *file;
     size_t n;
     assert_int_equal(sl_shape_file(s, &file, &n, &err), SL_OK);
-    assert_int_equal(sl_shape_gguf(s, file, n, NULL, "/tmp/no such folder/x", &err), SL_E_IO);
+    assert_int_equal(sl_shape_gguf(s, file, n, "/tmp/no such folder/x", &err), SL_E_IO);
     assert_non_null(strstr(err.message, "/tmp/no such folder/x"));
     char path[] = "/tmp/slate-test-XXXXXX";
     assert_non_null(mkdtemp(path));
     char link[64];
     (void)snprintf(link, sizeof link, "%s/full", path);
     assert_int_equal(symlink("/dev/full", link), 0);
-    assert_int_equal(sl_shape_gguf(s, file, n, NULL, link, &err), SL_E_IO);
+    assert_int_equal(sl_shape_gguf(s, file, n, link, &err), SL_E_IO);
     assert_non_null(strstr(err.message, link));
     assert_int_not_equal(access(link, F_OK), 0);
     assert_int_equal(rmdir(path), 0);
