@@ -51,9 +51,6 @@ TILES(TILE, TYPE_C)
 READIES(READY, TYPE_C)
 #endif
 
-#ifndef FEW_ROWS_A
-#define FEW_ROWS_A FEW_ROWS
-#endif
 #define DTYPE_OF(TYPE) SL_DTYPE_##TYPE
 #define IS_A(type, A) ((type) == DTYPE_OF(A))
 #ifdef TYPE_C
@@ -125,6 +122,16 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, si
     }
 }
 
+static size_t few_rows_of(enum sl_dtype type)
+{
+    (void)type;
+#ifdef FEW_ROWS_A
+    if (IS_A(type, TYPE_A))
+        return FEW_ROWS_A;
+#endif
+    return FEW_ROWS;
+}
+
 void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
                  const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                  size_t panel_end)
@@ -150,7 +157,7 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
         return;
     j.scales = (const uint8_t *)panels + panel_begin * j.panel;
     j.w = j.scales + sl_scales_bytes(type, n_groups);
-    if (rows <= (size_t)(IS_A(type, TYPE_A) ? FEW_ROWS_A : FEW_ROWS) || n_in == 0) {
+    if (rows <= few_rows_of(type) || n_in == 0) {
         for (size_t r = 0; r < rows; r += FEW_ROWS, j.x += FEW_ROWS * ldx, j.y += FEW_ROWS * ldy)
             few_rows(j, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
         return;
