@@ -21,8 +21,8 @@ struct job {
     size_t ldx, n_groups;
     const uint8_t *scales, *w; /* the first panel's */
     size_t panel, w_panel;     /* bytes from one panel to the next; from its codes to the next's */
-    const uint8_t *ahead;      /* of a ready tile: codes to ask memory for, so many lines at each */
-    size_t ahead_lines;        /* group; NULL: none */
+    const uint8_t *ahead;      /* of a ready tile: codes to ask memory for; NULL: none */
+    size_t ahead_lines;        /* of them, of the cache, at each group */
     bool first;                /* sums start here, else they go on from y */
     const uint8_t *levels;     /* of 4-bit codes */
 };
