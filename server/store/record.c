@@ -255,8 +255,8 @@ bool sl_kept_payload_read(struct sl_kept_payload *ret, const unsigned char *p, s
                           uint64_t version)
 {
     struct sl_kept_payload k = {.snap = {.version = version}};
-    if (n != SL_KEPT_BYTES || (get_u64(p) == 0) != (version == 0) ||
-        (version && !sl_snap_payload_read(&k.snap, p, SL_SNAP_BYTES, version)))
+    if (n != SL_KEPT_BYTES ||
+        (version ? !sl_snap_payload_read(&k.snap, p, SL_SNAP_BYTES, version) : get_u64(p) != 0))
         return false;
     k.tokens_seen = get_u64(p + SL_SNAP_BYTES);
     k.used_at = (int64_t)get_u64(p + SL_SNAP_BYTES + 8);
