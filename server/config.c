@@ -94,7 +94,8 @@ static const struct sl_option options[] = {
      SL_CMD_SERVE},
     {"replay-limit", SL_OPTION_COUNT, AT(replay_limit), "0", 0, 1e9, NULL, "N",
      "Tokens that a session may have to read again when it is loaded; with more a snapshot is "
-     "written. 0: what a quarter of a second reads, measured at start.",
+     "written. 0: what a quarter of a second reads, measured at start. With redis:// one is written "
+     "as well after a turn whose server first had to read more again than writing one costs.",
      SL_CMD_SERVE},
     {"keep-turns", SL_OPTION_COUNT, AT(keep_turns), "0", 0, SL_KEEP_TURNS_MAX, NULL, "N",
      "Turns of each session that can be taken back (POST …/rewind). With --store memory each is a "

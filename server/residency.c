@@ -127,6 +127,8 @@ static void install(struct load *l)
     d->ring = NULL;
     d->paused = NULL;
     s->in_memory = true;
+    s->reread_tokens = s->replay_tokens;
+    l->ss->stats.rereads += s->replay_tokens;
 }
 
 /* Errors of a load that say what they are. */

@@ -229,6 +229,7 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
         s->in_store = true;
         if (!v->only_head) {
             s->saved_version = v->version;
+            s->reread_tokens = 0;
             /* A restore may have come between. */
             s->replay_tokens -=
                 v->replay_tokens < s->replay_tokens ? v->replay_tokens : s->replay_tokens;

@@ -48,6 +48,21 @@ static void continue_transcript(struct sl_op *op)
         sl_transcript_add(&op->transcript, op->n_drop, op->tokens, op->n_tokens);
 }
 
+/* A snapshot bounds what the next load reads again. Where a load has just read again for longer
+ * than writing one takes, it is due, too: else, of a session whose turns land on changing servers,
+ * each would read all that the others have read. replay_limit is taken for a quarter of a second,
+ * and IN_QUARTER for what is written in one; FIXED: what any snapshot costs besides. (Measured
+ * through Redis; of twice and of half as much the same comes out.) */
+static bool wants_snapshot(const struct sl_sessions *ss, const struct sl_session *s)
+{
+    enum { FIXED = 128 << 10, IN_QUARTER = 64 << 20 }; /* bytes of a snapshot */
+    double cost = (double)(sl_model_info(ss->opt.model)->state_bytes + FIXED) / IN_QUARTER;
+    if (!sl_session_writes_turns(ss, s))
+        return false;
+    return s->replay_tokens > ss->opt.replay_limit ||
+           (ss->shared && (double)s->reread_tokens > (double)ss->opt.replay_limit * cost);
+}
+
 static void on_appended(void *arg, enum sl_code code, const struct sl_error *err)
 {
     struct sl_op *op = arg;
@@ -67,7 +82,7 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
     s->replay_tokens += op->n_tokens;
     sl_lease_ends(ss, s, true); /* the store ended it with the turn */
     sl_sessions_give_back(ss, s);
-    if (sl_session_writes_turns(ss, s) && s->replay_tokens > ss->opt.replay_limit && !s->saving)
+    if (wants_snapshot(ss, s) && !s->saving)
         sl_sessions_save(ss, s, no_more_than_noted, NULL);
     sl_op_end(op, s, NULL);
 }
@@ -218,7 +233,7 @@ static void restore_done(struct sl_op *op)
     assert(op->state);
     memcpy(op->state, op->decoded, sl_model_info(ss->opt.model)->state_bytes);
     sl_op_apply(op);
-    s->replay_tokens = 0;
+    s->replay_tokens = s->reread_tokens = 0;
     if (sl_session_writes_turns(ss, s)) {
         s->in_store = true;
         s->saved_version = s->version;

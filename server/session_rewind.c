@@ -54,7 +54,7 @@ static void take_past_end(struct sl_op *op)
         s->in_store = true;
         s->head_dirty = false;
         s->saved_version = s->version;
-        s->replay_tokens = 0;
+        s->replay_tokens = s->reread_tokens = 0;
     }
     if (op->ret_past)
         *op->ret_past = (struct sl_past){op->target, op->n_replayed};

@@ -1,7 +1,7 @@
 /* durable_bench.c: what durability costs: turns per second through HTTP, with every turn on disk
  * before its answer (turn), written at the end only (drain), in a Redis of this machine that syncs
  * each (redis), there with every turn of a session on the other one of two servers, which loads it
- * first (moves), and without a store (memory).
+ * first (moves; they share the cores), and without a store (memory).
  *
  *   durable_bench [rounds] [seconds] [slate serve options …]     (default: 5 rounds of 2 seconds)
  *
@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <uv.h>
 
 #include "server/cli/limits.h"
 #include "tests/support/process.h"
@@ -53,9 +54,11 @@ static size_t drop(void *data, size_t size, size_t n, void *arg)
 
 static void start(struct servers *v, const struct mode *m, unsigned redis, int argc, char **argv)
 {
-    char store[64];
-    const char *options[OPTIONS_MAX + 1] = {"--store", store, "--durability", m->durability};
-    size_t n = 4;
+    char store[64], threads[24];
+    const char *options[OPTIONS_MAX + 1] = {"--store",     store,       "--durability",
+                                            m->durability, "--threads", threads};
+    size_t n = 6, share = uv_available_parallelism() / m->n_servers;
+    snprintf(threads, sizeof threads, "%zu", share ? share : 1);
     if (m->redis)
         snprintf(store, sizeof store, "redis://127.0.0.1:%u/%s", redis, m->store);
     else

@@ -463,6 +463,35 @@ static int start(void **state)
     return 0;
 }
 
+/* --- what a move costs --------------------------------------------------------------------------*/
+
+/* Turns that land on another node each time do not read again all that the others have read. */
+static void a_move_reads_little_again(void **state)
+{
+    enum { TURNS = 60, FEW = 4 };
+    double reread = 0;
+    long seen = 0;
+    (void)state;
+    twin_create(&t, "moves");
+    for (unsigned i = 0; i < TURNS; i++)
+        twin_turn(&t, "moves", i, "And then?", 100 + i);
+    struct reply *r = session_get(fleet_at(&t.fleet, 0), "moves");
+    seen = int_at(r->json, "tokens_seen");
+    reply_free(r);
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        reread += metric(fleet_at(&t.fleet, i), "slate_session_reread_tokens_total");
+    printf("%u turns on changing nodes: %ld tokens, %.0f read again\n", TURNS, seen, reread);
+    assert_true(reread > 0); /* a commit does not wait for a snapshot */
+    assert_true(reread < (double)seen * FEW);
+}
+
+static int start_with_long_turns(void **state)
+{
+    (void)state;
+    twin_start(&t, "moving", (const char *const[]){"--replay-limit=10000", NULL});
+    return 0;
+}
+
 static int stop(void **state)
 {
     (void)state;
@@ -485,5 +514,7 @@ int main(void)
         cmocka_unit_test(a_turn_whose_node_is_gone_is_over_with_its_lease),
         cmocka_unit_test(who_sleeps_loses_the_lease),
     };
-    return cmocka_run_group_tests_name("fleet", tests, start, stop);
+    const struct CMUnitTest moving[] = {cmocka_unit_test(a_move_reads_little_again)};
+    int failed = cmocka_run_group_tests_name("fleet", tests, start, stop);
+    return failed + cmocka_run_group_tests_name("moving", moving, start_with_long_turns, stop);
 }
