@@ -197,7 +197,16 @@ static void put_text(struct sl_buf *b, const char *key, const char *v)
     put_string(b, v);
 }
 
-/* Token 0 ends texts. */
+/* Token 0 ends texts; then come the single bytes, as any text must be told by tokens. */
+static void token_text(char ret[24], size_t i)
+{
+    enum { BYTES = 256 };
+    if (i > 0 && i <= BYTES)
+        (void)snprintf(ret, 24, "\\x%02x", (unsigned)i - 1);
+    else
+        (void)snprintf(ret, 24, "t%zu", i);
+}
+
 static void put_vocabulary(struct sl_buf *b, size_t n)
 {
     put_text(b, "tokenizer.ggml.model", "rwkv");
@@ -206,7 +215,7 @@ static void put_vocabulary(struct sl_buf *b, size_t n)
     put_u64(b, n);
     for (size_t i = 0; i < n; i++) {
         char text[24];
-        (void)snprintf(text, sizeof text, "t%zu", i);
+        token_text(text, i);
         put_string(b, text);
     }
     put_key(b, "tokenizer.ggml.token_type", ARRAY);

@@ -2,8 +2,9 @@
  * what a neighbour's long prompt does to a stream, and memory per session; beside llama.cpp's
  * server with the same weights where its build is named.
  *
- *   http_bench [--model FILE|DIR] [--tokenizer T] [--clients 1,8,32] [--prompt 22] [--tokens 64]
- *              [--rounds 5] [--seconds 10] [--threads 2] [--vocabulary 256] [--weights T]
+ *   http_bench [--model FILE|DIR [--tokenizer T] [--vocabulary 256] | --shape NAME [--type T]]
+ *              [--clients 1,8,32] [--prompt 22] [--tokens 64] [--rounds 5] [--seconds 10]
+ *              [--threads 2] [--weights T]
  *              [--peer-llama BUILD [--peer-model FILE.gguf] [--peer-options "…"]]
  *              [--format table|csv|json]
  *
@@ -20,7 +21,10 @@
  * Servers are all running, one is measured at a time in turn, so that a machine whose speed drifts
  * is the same for all; printed are medians over rounds and the ratio of each round (Slate over
  * llama.cpp). Prompts are token ids drawn anew for each request, so that no cache has seen them.
- * With a peer both load the same file, unless --peer-model names another of the same weights. */
+ * With a peer both load the same file, unless --peer-model names another of the same weights.
+ * --shape: a seeded model of a shape of `slate bench` as GGUF in F16 (build/http-bench/), which the
+ * peer's llama-quantize brings to another type (--type Q8_0, Q4_0, Q4_K, Q6_K; all matrices alike).
+ */
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -28,9 +32,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
+#include "engine/base/mem.h"
 #include "engine/base/random.h"
 #include "server/cli/limits.h"
+#include "server/cli/shape_gguf.h"
 #include "tests/support/serving.h"
 #include "tests/support/streams.h"
 
@@ -40,13 +47,17 @@ enum {
     TARGETS = 2,
     LONG_PROMPT = 2000,
     IDLE = 256,
-    BODY_MAX = 64 * 1024
+    BODY_MAX = 64 * 1024,
+    PATH_BYTES = 64
 };
+
+#define FOLDER "build/http-bench"
 
 enum format { TABLE, CSV, JSON };
 
 static struct {
-    const char *model, *tokenizer, *weights, *threads, *peer, *peer_model, *peer_options;
+    const char *model, *tokenizer, *weights, *threads, *peer, *peer_model, *peer_options, *shape,
+        *type;
     size_t clients[COUNTS_MAX], n_clients, prompt, tokens, rounds, vocabulary;
     double seconds;
     enum format format;
@@ -381,9 +392,10 @@ static void print_values(const struct row *rows, size_t n, bool json)
 
 static void usage(void)
 {
-    fputs("usage: http_bench [--model FILE|DIR] [--tokenizer T] [--weights T] [--threads N]\n"
-          "  [--clients 1,8,32] [--prompt 22] [--tokens 64] [--vocabulary 256]\n"
-          "  [--rounds 5] [--seconds 10] [--format table|csv|json]\n"
+    fputs("usage: http_bench [--model FILE|DIR [--tokenizer T] [--vocabulary 256] |\n"
+          "  --shape NAME [--type T]] [--weights T] [--threads N]\n"
+          "  [--clients 1,8,32] [--prompt 22] [--tokens 64] [--rounds 5] [--seconds 10] [--format "
+          "table|csv|json]\n"
           "  [--peer-llama BUILD [--peer-model FILE.gguf] [--peer-options \"...\"]]\n",
           stderr);
     exit(2);
@@ -420,12 +432,23 @@ static enum format read_format(const char *s)
 
 static void read_options(int argc, char **argv)
 {
-    static const struct option longs[] = {
-        {"model", 1, NULL, 'm'},      {"tokenizer", 1, NULL, 'k'},    {"weights", 1, NULL, 'w'},
-        {"threads", 1, NULL, 't'},    {"clients", 1, NULL, 'c'},      {"prompt", 1, NULL, 'p'},
-        {"tokens", 1, NULL, 'n'},     {"vocabulary", 1, NULL, 'v'},   {"rounds", 1, NULL, 'r'},
-        {"seconds", 1, NULL, 's'},    {"format", 1, NULL, 'f'},       {"peer-llama", 1, NULL, 'L'},
-        {"peer-model", 1, NULL, 'M'}, {"peer-options", 1, NULL, 'O'}, {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"model", 1, NULL, 'm'},
+                                          {"tokenizer", 1, NULL, 'k'},
+                                          {"weights", 1, NULL, 'w'},
+                                          {"threads", 1, NULL, 't'},
+                                          {"clients", 1, NULL, 'c'},
+                                          {"prompt", 1, NULL, 'p'},
+                                          {"tokens", 1, NULL, 'n'},
+                                          {"vocabulary", 1, NULL, 'v'},
+                                          {"rounds", 1, NULL, 'r'},
+                                          {"seconds", 1, NULL, 's'},
+                                          {"format", 1, NULL, 'f'},
+                                          {"peer-llama", 1, NULL, 'L'},
+                                          {"peer-model", 1, NULL, 'M'},
+                                          {"peer-options", 1, NULL, 'O'},
+                                          {"shape", 1, NULL, 'S'},
+                                          {"type", 1, NULL, 'T'},
+                                          {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;)
         switch (c) {
         case 'm':
@@ -470,9 +493,17 @@ static void read_options(int argc, char **argv)
         case 'O':
             opt.peer_options = optarg;
             break;
+        case 'S':
+            opt.shape = optarg;
+            break;
+        case 'T':
+            opt.type = optarg;
+            break;
         default:
             usage();
         }
+    if ((opt.shape && (opt.model || opt.tokenizer)) || (opt.type && !(opt.shape && opt.peer)))
+        usage();
     if (optind != argc || opt.vocabulary < 2)
         usage();
 }
@@ -485,6 +516,42 @@ static size_t word(const char **out, const char *name, const char *value)
     out[0] = name;
     out[1] = value;
     return 2;
+}
+
+static void quantise(const char *from, const char *to)
+{
+    char program[512];
+    const char *const args[] = {program, "--pure", from, to, opt.type, NULL};
+    int status;
+    serving_find_llama(program, opt.peer, "llama-quantize");
+    pid_t pid = serving_child(program, args, -1);
+    if (waitpid(pid, &status, 0) != pid || status != 0)
+        serving_die("llama-quantize failed");
+}
+
+/* --shape: what --model would name. */
+static void make_model(void)
+{
+    static char path[PATH_BYTES];
+    static const char f16[] = FOLDER "/F16.gguf";
+    const struct sl_shape *s = sl_shape_find(opt.shape);
+    struct sl_error err;
+    unsigned char *file;
+    size_t n;
+    if (!s)
+        usage();
+    if (system("rm -rf " FOLDER " && mkdir -p " FOLDER))
+        serving_die(FOLDER " cannot be made");
+    if (sl_shape_file(s, &file, &n, &err) || sl_shape_gguf(s, file, n, f16, &err))
+        serving_die(err.message);
+    sl_free(file);
+    opt.model = f16;
+    opt.vocabulary = s->vocab_size;
+    if (!opt.type || !strcmp(opt.type, "F16"))
+        return;
+    snprintf(path, sizeof path, FOLDER "/%.32s.gguf", opt.type);
+    quantise(f16, path);
+    opt.model = path;
 }
 
 static void start_peer(void)
@@ -513,6 +580,8 @@ int main(int argc, char **argv)
     size_t n_rows = 0, n = 1;
     curl_global_init(CURL_GLOBAL_DEFAULT);
     read_options(argc, argv);
+    if (opt.shape)
+        make_model();
     n += word(o + n, "--model", opt.model);
     n += word(o + n, "--tokenizer", opt.tokenizer);
     n += word(o + n, "--weights", opt.weights);
@@ -542,5 +611,5 @@ int main(int argc, char **argv)
         print_table(rows, n_rows);
     else
         print_values(rows, n_rows, opt.format == JSON);
-    return 0;
+    return opt.shape && system("rm -rf " FOLDER) ? 1 : 0;
 }

@@ -137,23 +137,23 @@ void serving_start(struct serving *s, const char *const *options)
     fclose(f);
 }
 
-static void find_llama(char program[512], const char *build)
+void serving_find_llama(char program[512], const char *build, const char *name)
 {
-    static const char *const places[] = {"", "/llama-server", "/bin/llama-server"};
+    static const char *const places[] = {"", "bin/"};
     struct stat st;
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        snprintf(program, 512, "%s%s", build, places[i]);
+        snprintf(program, 512, "%s/%s%s", build, places[i], name);
         if (stat(program, &st) == 0 && S_ISREG(st.st_mode) && access(program, X_OK) == 0)
             return;
     }
-    serving_die("no llama-server there");
+    serving_die("--peer-llama: no such program there, nor in its bin/");
 }
 
 void serving_start_llama(struct serving *s, const char *build, const char *const *options)
 {
     char program[512], port[16];
     const char *args[ARGS_MAX + 1] = {program, "--host", "127.0.0.1", "--port", port};
-    find_llama(program, build);
+    serving_find_llama(program, build, "llama-server");
     snprintf(port, sizeof port, "%u", serving_free_port());
     snprintf(s->base, sizeof s->base, "http://127.0.0.1:%s", port);
     for (size_t n = 5; *options && n < ARGS_MAX; n++)

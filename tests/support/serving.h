@@ -33,8 +33,9 @@ unsigned serving_free_port(void); /* one that was free a moment ago */
 
 /* `build/release/slate serve` on a free port with these options, up to a NULL. */
 void serving_start(struct serving *s, const char *const *options);
-/* llama.cpp's server on a free port with these options besides, ready at /health. `build` names its
- * build's folder, or the program. */
+/* A program of llama.cpp's. build: the folder of a build, or of its programs. */
+void serving_find_llama(char program[512], const char *build, const char *name);
+/* Its server on a free port with these options besides, ready at /health. */
 void serving_start_llama(struct serving *s, const char *build, const char *const *options);
 void serving_end(struct serving *s, int signal); /* SIGTERM or SIGKILL, and waits */
 
