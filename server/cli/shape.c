@@ -16,7 +16,7 @@ static const struct sl_shape shapes[] = {
     {"rwkv7-0.1b", 12, 768, 64, 3072, 65536, 64, 64, 32, 128},
     {"rwkv7-0.4b", 24, 1024, 64, 4096, 65536, 64, 64, 32, 128},
     {"rwkv7-1.5b", 24, 2048, 64, 8192, 65536, 96, 96, 64, 256},
-    {"rwkv7-tiny", 2, 64, 32, 96, 320, 8, 8, 8, 16}, /* for trying the command out */
+    {"rwkv7-tiny", 2, 64, 32, 96, 256, 8, 8, 8, 16}, /* for trying the command out */
 };
 
 const struct sl_shape *sl_shape_find(const char *name)

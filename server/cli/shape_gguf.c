@@ -197,16 +197,7 @@ static void put_text(struct sl_buf *b, const char *key, const char *v)
     put_string(b, v);
 }
 
-/* Token 0 ends texts; then come the single bytes, as any text must be told by tokens. */
-static void token_text(char ret[24], size_t i)
-{
-    enum { BYTES = 256 };
-    if (i > 0 && i <= BYTES)
-        (void)snprintf(ret, 24, "\\x%02x", (unsigned)i - 1);
-    else
-        (void)snprintf(ret, 24, "t%zu", i);
-}
-
+/* Token 0 ends texts. */
 static void put_vocabulary(struct sl_buf *b, size_t n)
 {
     put_text(b, "tokenizer.ggml.model", "rwkv");
@@ -215,7 +206,7 @@ static void put_vocabulary(struct sl_buf *b, size_t n)
     put_u64(b, n);
     for (size_t i = 0; i < n; i++) {
         char text[24];
-        token_text(text, i);
+        (void)snprintf(text, sizeof text, "t%zu", i);
         put_string(b, text);
     }
     put_key(b, "tokenizer.ggml.token_type", ARRAY);

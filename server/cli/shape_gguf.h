@@ -6,8 +6,8 @@
 
 /* Writes the n bytes of a file that sl_shape_file() made to `path`, as GGUF: matrices in F16,
  * vectors (and what llama.cpp's converter keeps so too) in F32, values unchanged. The vocabulary's
- * texts are "t0", the single bytes, "t257", "t258", …. A file that is there is replaced; after a
- * failure nothing of it is left. Errors: IO, NO_MEMORY. */
+ * texts are "t0", "t1", …. A file that is there is replaced; after a failure nothing of it is left.
+ * Errors: IO, NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_shape_gguf(const struct sl_shape *s, const unsigned char *file,
                                         size_t n, const char *path, struct sl_error *err);
 

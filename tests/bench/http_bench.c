@@ -529,11 +529,26 @@ static void quantise(const char *from, const char *to)
         serving_die("llama-quantize failed");
 }
 
-/* --shape: what --model would name. */
+/* The file's own texts, but for the single bytes that a vocabulary here has to have. The peer's has
+ * them not: it ends a stream at bytes that are no UTF-8, which such a model may say. */
+static void write_vocabulary(const char *path, size_t n)
+{
+    enum { BYTES = 256 };
+    FILE *f = fopen(path, "w");
+    for (size_t i = 1; f && i < n; i++)
+        if (i <= BYTES)
+            fprintf(f, "%zu b'\\x%02zx' 1\n", i, i - 1);
+        else
+            fprintf(f, "%zu 't%zu' %d\n", i, i, snprintf(NULL, 0, "t%zu", i));
+    if (!f || fclose(f))
+        serving_die(FOLDER ": no vocabulary could be written");
+}
+
+/* --shape: what --model and --tokenizer would name. */
 static void make_model(void)
 {
     static char path[PATH_BYTES];
-    static const char f16[] = FOLDER "/F16.gguf";
+    static const char f16[] = FOLDER "/F16.gguf", vocabulary[] = FOLDER "/vocabulary.txt";
     const struct sl_shape *s = sl_shape_find(opt.shape);
     struct sl_error err;
     unsigned char *file;
@@ -545,6 +560,8 @@ static void make_model(void)
     if (sl_shape_file(s, &file, &n, &err) || sl_shape_gguf(s, file, n, f16, &err))
         serving_die(err.message);
     sl_free(file);
+    write_vocabulary(vocabulary, s->vocab_size);
+    opt.tokenizer = vocabulary;
     opt.model = f16;
     opt.vocabulary = s->vocab_size;
     if (!opt.type || !strcmp(opt.type, "F16"))

@@ -14,8 +14,6 @@
 #include "engine/base/mem.h"
 #include "engine/formats/tensors.h"
 #include "server/cli/shape_gguf.h"
-#include "slate/model.h"
-#include "slate/tokenizer.h"
 
 static float *values(const struct sl_tensor *t)
 {
@@ -30,29 +28,6 @@ static float *values(const struct sl_tensor *t)
     sl_tensor_values(&flat, 0, t->n_elements, v);
     sl_free(bytes);
     return v;
-}
-
-/* Its vocabulary has every byte: a server takes it. */
-static void can_be_served(const char *path)
-{
-    unsigned char all[256];
-    struct sl_model_options opt = {.path = path};
-    struct sl_tokenizer_text text = {.s = all, .n = sizeof all};
-    struct sl_token_list ids = {0};
-    struct sl_model *m;
-    struct sl_tokenizer *t;
-    struct sl_error err;
-    for (size_t i = 0; i < sizeof all; i++)
-        all[i] = (unsigned char)i;
-    assert_int_equal(sl_model_open(&m, &opt, &err), SL_OK);
-    assert_int_equal(sl_model_tokenizer(&t, m, &err), SL_OK);
-    assert_int_equal(sl_tokenizer_encode(t, &text, &ids, &err), SL_OK);
-    assert_int_equal(ids.n, sizeof all);
-    for (size_t i = 0; i < ids.n; i++)
-        assert_int_equal(ids.v[i], 1 + i);
-    sl_free(ids.v);
-    sl_tokenizer_close(t);
-    sl_model_close(m);
 }
 
 static void same_model(void **state)
@@ -90,7 +65,6 @@ static void same_model(void **state)
     sl_tensors_close(got);
     sl_tensors_close(want);
     sl_free(file);
-    can_be_served(path);
     unlink(path);
 }
 
