@@ -176,7 +176,7 @@ tidy: ## clang-tidy, the layer check, the style check
 	@tests/layers.sh
 	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
 	@git ls-files '*.c' | grep -v '^tests/' | grep -v '^engine/kernels/neon' | \
-	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c || exit 255' tidy
+	  xargs -P $$(nproc) -n 4 sh -c 'clang-tidy --quiet "$$@" -- $(CPPFLAGS) -std=c11 -mavx512f -mavx512bw -mavx512vnni -mavxvnni -mfma -mf16c || exit 255' tidy
 	@clang-tidy --quiet engine/kernels/neon*.c -- -I. -Iinclude -std=c11 --target=aarch64-linux-gnu -march=armv8.2-a+dotprod -idirafter /usr/aarch64-linux-gnu/include
 
 format: ## lay out every C file as .clang-format says
@@ -234,9 +234,10 @@ $(LIBREST): $(PROTO_OBJ) $(SERVER_OBJ)
 # Vector instructions only in the files that are entered after the processor was asked for them.
 ifeq ($(FLAVOR),fuzz)
 # Clang takes minutes to instrument these loops, and no fuzzer reaches them with odd sizes.
-$(addprefix $(B)/engine/kernels/,avx512_matmul.o avx512_quant.o avx512_kquant.o avx2_matmul.o avx2_quant.o avx2_q8_rows.o avx2_kquant.o): CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
+$(addprefix $(B)/engine/kernels/,avx512_matmul.o avx512_quant.o avx512_kquant.o avx2_matmul.o avx2_quant.o avx2_q8_rows.o avx2_kquant.o avx2vnni_quant.o avx2vnni_kquant.o): CFLAGS := $(filter-out -fsanitize% -fno-sanitize%,$(CFLAGS))
 endif
 $(addprefix $(B)/engine/kernels/,avx2.o avx2_matmul.o avx2_quant.o avx2_q8_rows.o avx2_kquant.o): CFLAGS += -mavx2 -mfma -mf16c -O3
+$(B)/engine/kernels/avx2vnni_quant.o $(B)/engine/kernels/avx2vnni_kquant.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni -O3
 $(B)/engine/kernels/avx512.o $(B)/engine/kernels/avx512_matmul.o: CFLAGS += -mavx512f -mfma -mf16c -O3
 $(B)/engine/kernels/avx512_quant.o $(B)/engine/kernels/avx512_kquant.o: CFLAGS += -mavx512f -mavx512bw -mavx512vnni -mfma -mf16c -O3
 # Scheduling before registers are given out takes more than there are: sums went through memory.

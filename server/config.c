@@ -34,7 +34,8 @@ static const struct sl_option options[] = {
      ".gguf file's quantised blocks, too.",
      ALL},
     {"kernels", SL_OPTION_STRING, AT(kernels), NULL, 0, 0, NULL, "NAME",
-     "Which arithmetic kernels run: ref; avx2, avx512, avx512vnni; neon, neondot. Without it the "
+     "Which arithmetic kernels run: ref; avx2, avx2vnni, avx512, avx512vnni; neon, neondot. "
+     "Without it the "
      "fastest that this machine can run. All give the same bits.",
      ALL},
     {"initial-state", SL_OPTION_TEXTS, AT(initial_states), NULL, 0, 0, NULL, "[NAME=]FILE",
@@ -94,7 +95,8 @@ static const struct sl_option options[] = {
      SL_CMD_SERVE},
     {"replay-limit", SL_OPTION_COUNT, AT(replay_limit), "0", 0, 1e9, NULL, "N",
      "Tokens that a session may have to read again when it is loaded; with more a snapshot is "
-     "written. 0: what a quarter of a second reads, measured at start. With redis:// one is written "
+     "written. 0: what a quarter of a second reads, measured at start. With redis:// one is "
+     "written "
      "as well after a turn whose server first had to read more again than writing one costs.",
      SL_CMD_SERVE},
     {"keep-turns", SL_OPTION_COUNT, AT(keep_turns), "0", 0, SL_KEEP_TURNS_MAX, NULL, "N",

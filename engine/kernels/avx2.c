@@ -121,3 +121,12 @@ const struct sl_kernels sl_kernels_avx2 = {
     .matmul_q = sl_avx2_matmul_q,
     VECTOR_KERNELS,
 };
+
+/* For processors that also multiply bytes. */
+const struct sl_kernels sl_kernels_avx2vnni = {
+    .name = "avx2vnni",
+    .matmul = sl_avx2_matmul,
+    .quantise = sl_avx2_quantise,
+    .matmul_q = sl_avx2vnni_matmul_q,
+    VECTOR_KERNELS,
+};

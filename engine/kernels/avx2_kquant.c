@@ -5,7 +5,7 @@
  * they fit (Q4_K: a group; Q6_K: two steps), and madd, which widens, multiplies with the group's
  * whole-number scale at once. What Q6_K's zero point adds starts the sum; Q4_K's minima are one
  * more product, of the group's offset. */
-#include "engine/kernels/avx2_quant.h"
+#include "engine/kernels/avx2_kquant.h"
 
 enum {
     FEW_ROWS = 4,
@@ -15,31 +15,8 @@ enum {
     BLOCK_PANELS = 1
 };
 
-/* --- codes and scales ---------------------------------------------------------------------------
- */
-
-/* The 64 codes of a step. low: its 32 bytes; high: its 16 of Q6_K. */
-static ALWAYS_INLINE struct pair step_codes(const enum sl_dtype type, const uint8_t *low,
-                                            const uint8_t *high)
-{
-    const __m256i four = _mm256_set1_epi8(15), two = _mm256_set1_epi8(0x30);
-    __m256i v = load32(low);
-    struct pair c = {_mm256_and_si256(v, four), _mm256_and_si256(_mm256_srli_epi16(v, 4), four)};
-    if (type == SL_DTYPE_Q4_K)
-        return c;
-    /* Codes 0 … 15, 16 … 31 and so on take bits 0, 2, 4, 6: brought to bit 4. */
-    __m256i h = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)high));
-    __m256i lo = _mm256_sllv_epi32(h, _mm256_setr_epi32(4, 4, 4, 4, 2, 2, 2, 2));
-    __m256i hi = _mm256_srlv_epi32(h, _mm256_setr_epi32(0, 0, 0, 0, 2, 2, 2, 2));
-    c.lo = _mm256_or_si256(c.lo, _mm256_and_si256(lo, two));
-    c.hi = _mm256_or_si256(c.hi, _mm256_and_si256(hi, two));
-    return c;
-}
-
-static ALWAYS_INLINE __m128i load8(const uint8_t *p)
-{
-    return _mm_loadl_epi64((const __m128i *)(const void *)p);
-}
+/* --- scales
+ * -------------------------------------------------------------------------------------*/
 
 /* Whole-number scales of eight outputs, each twice in the 32 bits of its output. */
 static ALWAYS_INLINE __m256i scale_pairs(const uint8_t *p)
@@ -50,27 +27,10 @@ static ALWAYS_INLINE __m256i scale_pairs(const uint8_t *p)
     return _mm256_srai_epi16(_mm256_shuffle_epi8(v, each), 8);
 }
 
-/* Minima of eight outputs: those of a record, and one group's whole numbers. */
-static ALWAYS_INLINE __m256 minima8(__m256 m, const uint8_t *p)
-{
-    return _mm256_mul_ps(m, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load8(p))));
-}
-
-static ALWAYS_INLINE __m256 record_minima8(const uint8_t *p)
-{
-    return _mm256_mul_ps(scales8(p), _mm256_set1_ps(SL_K_MIN_FACTOR));
-}
-
 /* -32 Σ q of half a group, times the scale. */
 static ALWAYS_INLINE __m256i zero_of(__m256i scale, int16_t half)
 {
     return _mm256_madd_epi16(_mm256_set1_epi16(half), scale);
-}
-
-/* What minima are multiplied with. */
-static ALWAYS_INLINE __m256 offset_of(const struct sl_group *x)
-{
-    return _mm256_set1_ps((float)x->offset * x->scale);
 }
 
 /* --- few rows -----------------------------------------------------------------------------------
@@ -154,10 +114,6 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
                   scales + (type == SL_DTYPE_Q4_K ? 0 : s / (SL_STEPS / 2) * SL_PANEL));
     }
 }
-
-struct sums {
-    __m256 lo, hi;
-};
 
 static ALWAYS_INLINE void add_groups(const int rows, const int panels, struct sums *acc,
                                      const struct pair *sum, const struct job *j,
@@ -304,29 +260,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
 /* More than 4 rows come in blocks as equal as can be. */
 #define READIES(X, TYPE) X(2, 1, TYPE) X(3, 1, TYPE)
 
-static ALWAYS_INLINE void spread(const enum sl_dtype type, uint8_t *to, const uint8_t *w,
-                                 size_t n_groups)
-{
-    for (size_t g = 0; g < n_groups; g++, w += sl_group_bytes(type))
-        for (size_t s = 0; s < SL_STEPS; s++, to += SL_STEP_CODES) {
-            struct pair v = step_codes(type, w + s * (SL_STEP_CODES / 2),
-                                       w + SL_Q6_K_HIGH + s * SL_Q6_K_STEP_HIGH);
-            _mm256_store_si256((__m256i *)(void *)to, v.lo);
-            _mm256_store_si256((__m256i *)(void *)(to + 32), v.hi);
-        }
-}
-
-static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint8_t *w,
-                                 size_t n_groups, const uint8_t *levels)
-{
-    (void)levels;
-    if (type == SL_DTYPE_Q4_K)
-        spread(SL_DTYPE_Q4_K, buffer, w, n_groups);
-    else
-        spread(SL_DTYPE_Q6_K, buffer, w, n_groups);
-    return buffer;
-}
-
+#define make_ready make_k_ready
 #define TYPE_A Q6_K
 #define TYPE_B Q4_K
 #define SL_MATMUL_Q sl_avx2_matmul_k

@@ -1,8 +1,7 @@
 /* dispatch.c: which kernel tables there are, and which of them this processor can run.
  *
- * The tables are ordered, best first, and each needs what the ones after it need and more, so what
- * can run here is the end of the list from some place on. The processor is asked on every call:
- * calls are rare (a model is opened), and nothing has to be kept or locked. */
+ * The tables are ordered, best first. The processor is asked on every call: calls are rare (a model
+ * is opened), and nothing has to be kept or locked. */
 #include <string.h>
 
 #include "engine/kernels/tables.h"
@@ -17,6 +16,13 @@ static bool has_avx2(void)
      * registers is part of the answer for avx2. */
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+static bool has_avx2vnni(void)
+{
+    enum { AVX_VNNI = 1 << 4 }; /* by hand, likewise */
+    unsigned a, b, c, d;
+    return has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX_VNNI);
 }
 
 static bool has_avx512(void)
@@ -52,7 +58,7 @@ static bool has_ref(void)
 
 /* X(table): those of this architecture, best first. */
 #if defined(__x86_64__)
-#define TABLES(X) X(avx512vnni) X(avx512) X(avx2) X(ref)
+#define TABLES(X) X(avx512vnni) X(avx512) X(avx2vnni) X(avx2) X(ref)
 #elif defined(__aarch64__)
 #define TABLES(X) X(neondot) X(neon) X(ref)
 #else
@@ -65,28 +71,23 @@ static const struct {
     bool (*runs_here)(void);
 } tables[] = {TABLES(ROW)};
 
-#define NAME(name) #name,
-static const char *const names[] = {TABLES(NAME) NULL};
-
 enum { N_TABLES = sizeof tables / sizeof tables[0] };
-
-static size_t best(void)
-{
-    size_t i = 0;
-    while (!tables[i].runs_here())
-        i++;
-    return i;
-}
 
 const struct sl_kernels *sl_kernels_find(const char *name)
 {
-    for (size_t i = best(); i < N_TABLES; i++)
-        if (!name || strcmp(name, names[i]) == 0)
+    for (size_t i = 0; i < N_TABLES; i++)
+        if ((!name || strcmp(name, tables[i].table->name) == 0) && tables[i].runs_here())
             return tables[i].table;
     return NULL;
 }
 
 const char *const *sl_kernels_names(void)
 {
-    return &names[best()];
+    static _Thread_local const char *names[N_TABLES + 1];
+    size_t n = 0;
+    for (size_t i = 0; i < N_TABLES; i++)
+        if (tables[i].runs_here())
+            names[n++] = tables[i].table->name;
+    names[n] = NULL;
+    return names;
 }

@@ -221,7 +221,7 @@ void sl_turns(float *ret_cos, float *ret_sin, const uint64_t *turn, uint64_t pos
  * table or the machine cannot run it. */
 const struct sl_kernels *sl_kernels_find(const char *name);
 
-/* Names of all tables that this machine can run, best first; ends with NULL. */
+/* Names of all tables that this machine can run, best first; ends with NULL. The thread's own. */
 const char *const *sl_kernels_names(void);
 
 /* Exact widening of n contiguous elements (F32, F16, BF16, F64 is rounded) to f32. */

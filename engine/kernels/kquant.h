@@ -58,6 +58,9 @@ void sl_ref_matmul_k(float *y, size_t ldy, const struct sl_group *x, size_t ldx,
 void sl_avx2_matmul_k(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
                       const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                       size_t panel_end);
+void sl_avx2vnni_matmul_k(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
+                          const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
+                          size_t panel_end);
 void sl_avx512_matmul_k(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
                         const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                         size_t panel_end);

@@ -12,6 +12,7 @@ void sl_ref_matmul_q(float *y, size_t ldy, const struct sl_group *x, size_t ldx,
                      size_t panel_end);
 #ifdef __x86_64__
 extern const struct sl_kernels sl_kernels_avx2;
+extern const struct sl_kernels sl_kernels_avx2vnni;
 extern const struct sl_kernels sl_kernels_avx512;
 extern const struct sl_kernels sl_kernels_avx512vnni;
 #endif

@@ -141,12 +141,19 @@ static void fours_avx2(void *arg, size_t part, size_t n_parts)
     BYTES_LOOP(EIGHT("8", "12", "0") EIGHT("9", "13", "1"));
 }
 
-#define DOT2(a, b)                                                                                 \
-    "vpdpbusd %%zmm15, %%zmm15, %%zmm" a "\n\tvpdpbusd %%zmm15, %%zmm15, %%zmm" b "\n\t"
-static void bytes_vnni(void *arg, size_t part, size_t n_parts)
+#define DOT2(enc, r, a, b)                                                                         \
+    enc "vpdpbusd %%" r "15, %%" r "15, %%" r a "\n\t" enc "vpdpbusd %%" r "15, %%" r "15, %%" r b \
+        "\n\t"
+#define DOTS_LOOP(enc, r)                                                                          \
+    BYTES_LOOP(DOT2(enc, r, "0", "1") DOT2(enc, r, "2", "3") DOT2(enc, r, "4", "5")                \
+                   DOT2(enc, r, "6", "7") DOT2(enc, r, "8", "9") DOT2(enc, r, "10", "11"))
+static void dots_32(void *arg, size_t part, size_t n_parts)
 {
-    BYTES_LOOP(DOT2("0", "1") DOT2("2", "3") DOT2("4", "5") DOT2("6", "7") DOT2("8", "9")
-                   DOT2("10", "11"));
+    DOTS_LOOP("%{vex%} ", "ymm");
+}
+static void dots_64(void *arg, size_t part, size_t n_parts)
+{
+    DOTS_LOOP("", "zmm");
 }
 #endif
 
@@ -175,17 +182,19 @@ void limits_measure(struct limits *l, struct sl_workers *w, const char *table, c
     double flop = 2e-9 * FMA_TURNS * FMA_SUMS * threads;
     double products = 2e-9 * BYTES_TURNS * BYTES_PRODUCTS * 32 * threads;
     double fours = 2e-9 * BYTES_TURNS * FOURS_PRODUCTS * 32 * threads;
-    double dots = 2e-9 * BYTES_TURNS * DOTS * 64 * threads;
-    bool avx512 = strncmp(table, "avx512", 6) == 0;
+    double dots = 2e-9 * BYTES_TURNS * DOTS * threads; /* of a byte of the registers */
+    bool avx512 = strncmp(table, "avx512", 6) == 0, avx2 = strncmp(table, "avx2", 4) == 0;
+    bool vnni = strstr(table, "vnni") != NULL;
     if (avx512)
         series_add(&l->fma, flop * 16 / seconds_of(w, fma_16, NULL));
-    else if (strcmp(table, "avx2") == 0)
+    else if (avx2)
         series_add(&l->fma, flop * 8 / seconds_of(w, fma_8, NULL));
-    if (strcmp(table, "avx512vnni") == 0) {
-        double rate = dots / seconds_of(w, bytes_vnni, NULL);
+    if (vnni) {
+        double rate = avx512 ? dots * 64 / seconds_of(w, dots_64, NULL)
+                             : dots * 32 / seconds_of(w, dots_32, NULL);
         series_add(&l->bytes, rate);
         series_add(&l->fours, rate);
-    } else if (avx512 || strcmp(table, "avx2") == 0) {
+    } else if (avx512 || avx2) {
         series_add(&l->bytes, products / seconds_of(w, bytes_avx2, NULL));
         series_add(&l->fours, fours / seconds_of(w, fours_avx2, NULL));
     }
