@@ -141,10 +141,11 @@ static void check_length(const struct stream *s, size_t n_tokens)
 }
 
 /* Each client asks again as soon as it was answered, until `until`; then, with `to_end`, all are
- * let end. First tokens of requests answered in that time go to `first`. */
+ * let end. First tokens of requests made from `from` on and answered in that time go to `first`. */
 struct loop {
     struct streams v;
     struct sample first;
+    double from;
     size_t n_events, n_tokens; /* of whole answers */
     size_t want[CLIENTS_MAX];  /* tokens of each client's answer */
 };
@@ -162,7 +163,8 @@ static void loop_until(struct loop *l, double until, bool to_end)
                 l->want[i] = opt.tokens;
                 l->n_events += s->events;
                 l->n_tokens += s->tokens;
-                sample_add(&l->first, s->first - s->started);
+                if (s->started >= l->from)
+                    sample_add(&l->first, s->first - s->started);
                 s->events = 0;
                 if (bench_now() < until)
                     begin_one(&l->v, i, opt.prompt, opt.tokens);
@@ -175,7 +177,7 @@ static void loop_until(struct loop *l, double until, bool to_end)
 static void steady(struct row *row, size_t t)
 {
     struct series *cell = row->cell[t];
-    struct loop l = {.n_events = 0};
+    struct loop l = {.from = bench_now() + opt.seconds / 4};
     struct sample gaps = {0};
     streams_init(&l.v, targets[t].s.base, row->clients);
     double begin = bench_now(), from, end = begin + opt.seconds;
@@ -186,7 +188,6 @@ static void steady(struct row *row, size_t t)
     loop_until(&l, begin + opt.seconds / 4, false);
     for (size_t i = 0; i < row->clients; i++)
         sample_clear(&l.v.all[i].gaps);
-    sample_clear(&l.first);
     from = bench_now();
     size_t n = events(&l.v);
     loop_until(&l, end, false);
@@ -195,6 +196,8 @@ static void steady(struct row *row, size_t t)
     for (size_t i = 0; i < row->clients; i++)
         for (size_t k = 0; k < l.v.all[i].gaps.n; k++)
             sample_add(&gaps, l.v.all[i].gaps.value[k]);
+    if (!l.first.n)
+        serving_die("--seconds is too short: no request began and ended in the time that counts");
     series_add(&cell[FIRST_50], sample_quantile(&l.first, 0.5));
     series_add(&cell[FIRST_99], sample_quantile(&l.first, 0.99));
     loop_until(&l, end, true);
