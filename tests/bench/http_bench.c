@@ -141,13 +141,14 @@ static void check_length(const struct stream *s, size_t n_tokens)
 }
 
 /* Each client asks again as soon as it was answered, until `until`; then, with `to_end`, all are
- * let end. First tokens of requests made from `from` on and answered in that time go to `first`. */
+ * let end. First tokens of requests made from `from` on go to `first`, when they come. */
 struct loop {
     struct streams v;
     struct sample first;
     double from;
-    size_t n_events, n_tokens; /* of whole answers */
-    size_t want[CLIENTS_MAX];  /* tokens of each client's answer */
+    bool has_first[CLIENTS_MAX]; /* of the request that is being answered */
+    size_t n_events, n_tokens;   /* of whole answers */
+    size_t want[CLIENTS_MAX];    /* tokens of each client's answer */
 };
 
 static void loop_until(struct loop *l, double until, bool to_end)
@@ -158,14 +159,16 @@ static void loop_until(struct loop *l, double until, bool to_end)
         running = 0;
         for (size_t i = 0; i < l->v.n; i++) {
             struct stream *s = &l->v.all[i];
+            if (s->events && !l->has_first[i] && s->started >= l->from && !to_end)
+                sample_add(&l->first, s->first - s->started);
+            l->has_first[i] = s->events > 0;
             if (!s->running && s->events) {
                 check_length(s, l->want[i]);
                 l->want[i] = opt.tokens;
                 l->n_events += s->events;
                 l->n_tokens += s->tokens;
-                if (s->started >= l->from)
-                    sample_add(&l->first, s->first - s->started);
                 s->events = 0;
+                l->has_first[i] = false;
                 if (bench_now() < until)
                     begin_one(&l->v, i, opt.prompt, opt.tokens);
             }
@@ -197,7 +200,7 @@ static void steady(struct row *row, size_t t)
         for (size_t k = 0; k < l.v.all[i].gaps.n; k++)
             sample_add(&gaps, l.v.all[i].gaps.value[k]);
     if (!l.first.n)
-        serving_die("--seconds is too short: no request began and ended in the time that counts");
+        serving_die("--seconds is too short: no first token in the time that counts");
     series_add(&cell[FIRST_50], sample_quantile(&l.first, 0.5));
     series_add(&cell[FIRST_99], sample_quantile(&l.first, 0.99));
     loop_until(&l, end, true);
