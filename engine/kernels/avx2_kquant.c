@@ -15,8 +15,8 @@ enum {
     BLOCK_PANELS = 1
 };
 
-/* --- scales
- * -------------------------------------------------------------------------------------*/
+/* --- scales -----------------------------------------------------------------------------------
+ */
 
 /* Whole-number scales of eight outputs, each twice in the 32 bits of its output. */
 static ALWAYS_INLINE __m256i scale_pairs(const uint8_t *p)
@@ -27,10 +27,27 @@ static ALWAYS_INLINE __m256i scale_pairs(const uint8_t *p)
     return _mm256_srai_epi16(_mm256_shuffle_epi8(v, each), 8);
 }
 
+/* Minima of eight outputs: those of a record, and one group's whole numbers. */
+static ALWAYS_INLINE __m256 minima8(__m256 m, const uint8_t *p)
+{
+    return _mm256_mul_ps(m, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load8(p))));
+}
+
+static ALWAYS_INLINE __m256 record_minima8(const uint8_t *p)
+{
+    return _mm256_mul_ps(scales8(p), _mm256_set1_ps(SL_K_MIN_FACTOR));
+}
+
 /* -32 Σ q of half a group, times the scale. */
 static ALWAYS_INLINE __m256i zero_of(__m256i scale, int16_t half)
 {
     return _mm256_madd_epi16(_mm256_set1_epi16(half), scale);
+}
+
+/* What minima are multiplied with. */
+static ALWAYS_INLINE __m256 offset_of(const struct sl_group *x)
+{
+    return _mm256_set1_ps((float)x->offset * x->scale);
 }
 
 /* --- few rows -----------------------------------------------------------------------------------

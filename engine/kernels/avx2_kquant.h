@@ -5,11 +5,6 @@
 
 #include "engine/kernels/avx2_quant.h"
 
-/* Of outputs 0 … 7 and 8 … 15. */
-struct sums {
-    __m256 lo, hi;
-};
-
 /* The 64 codes of a step. low: its 32 bytes; high: its 16 of Q6_K. */
 static ALWAYS_INLINE struct pair step_codes(const enum sl_dtype type, const uint8_t *low,
                                             const uint8_t *high)
@@ -31,23 +26,6 @@ static ALWAYS_INLINE struct pair step_codes(const enum sl_dtype type, const uint
 static ALWAYS_INLINE __m128i load8(const uint8_t *p)
 {
     return _mm_loadl_epi64((const __m128i *)(const void *)p);
-}
-
-/* Minima of eight outputs: those of a record, and one group's whole numbers. */
-static ALWAYS_INLINE __m256 minima8(__m256 m, const uint8_t *p)
-{
-    return _mm256_mul_ps(m, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load8(p))));
-}
-
-static ALWAYS_INLINE __m256 record_minima8(const uint8_t *p)
-{
-    return _mm256_mul_ps(scales8(p), _mm256_set1_ps(SL_K_MIN_FACTOR));
-}
-
-/* What minima are multiplied with. */
-static ALWAYS_INLINE __m256 offset_of(const struct sl_group *x)
-{
-    return _mm256_set1_ps((float)x->offset * x->scale);
 }
 
 static ALWAYS_INLINE void spread(const enum sl_dtype type, uint8_t *to, const uint8_t *w,

@@ -12,6 +12,10 @@ struct pair {
     __m256i lo, hi;
 };
 
+struct sums {
+    __m256 lo, hi;
+};
+
 static ALWAYS_INLINE __m256i load32(const void *p)
 {
     return _mm256_loadu_si256((const __m256i *)p);

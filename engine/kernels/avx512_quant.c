@@ -1,10 +1,8 @@
 /* avx512_quant.c: products of Q8, Q5 and Q4 matrices with AVX-512 and its dot products of bytes
  * (VNNI).
  *
- * A step's 64 codes are one register: four inputs of 16 outputs. One instruction multiplies them
- * with a row's four inputs and adds up in 32 bits, without saturation. Its first factor is
- * unsigned: Q8 codes are taken plus 128, levels as they are, and what that adds too much is
- * known of the row's group (its offset, -16 Σ q) and starts the sum.
+ * A step's 64 codes are one register: four inputs of 16 outputs (vnni_quant_of.h says how they are
+ * multiplied).
  *
  * Few rows (up to 12, of Q8 7): as many panels at once as registers hold sums of, prefetched ahead.
  * Many rows: up to 7 rows and 2 panels at a time, so that reading is no bound (9 loads for 14
@@ -29,13 +27,10 @@ static ALWAYS_INLINE __m512i sixteens(__m512i bits, size_t s)
     return _mm512_and_si512((__m512i)v, _mm512_set1_epi8(16));
 }
 
-/* Of step s of a group. */
-static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint8_t *group,
-                                            size_t s, const uint8_t *levels)
+/* Levels of step s of a group. */
+static ALWAYS_INLINE ints levels64(const enum sl_dtype type, const uint8_t *group, size_t s,
+                                   const uint8_t *levels)
 {
-    if (type == SL_DTYPE_Q8)
-        return _mm512_xor_si512(_mm512_loadu_si512(group + s * SL_STEP_CODES),
-                                _mm512_set1_epi8((char)0x80));
     const __m256i low = _mm256_set1_epi8(15);
     const __m512i table =
         _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)levels));
@@ -48,72 +43,18 @@ static ALWAYS_INLINE __m512i unsigned_codes(const enum sl_dtype type, const uint
     return _mm512_shuffle_epi8(table, codes);
 }
 
-/* -Σ (what the codes have too much) · q */
-static ALWAYS_INLINE __m512i start(const enum sl_dtype type, int32_t offset)
+static ALWAYS_INLINE ints unsigned_codes(const enum sl_dtype type, const bool ready,
+                                         const uint8_t *w, size_t s, const uint8_t *levels)
 {
-    __m512i v = _mm512_set1_epi32(offset);
-    return type == SL_DTYPE_Q8 ? _mm512_slli_epi32(v, 3) : v;
+    const uint8_t *at = w + s * SL_STEP_CODES;
+    if (type == SL_DTYPE_Q8)
+        return _mm512_xor_si512(_mm512_loadu_si512(at), _mm512_set1_epi8((char)0x80));
+    return ready ? _mm512_load_si512(at) : levels64(type, w, s, levels);
 }
 
-/* `ready`: the codes are unsigned already, 64 bytes a step. */
-static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_dtype type,
-                               const bool ready, const struct job *j)
+static ALWAYS_INLINE floats add_sum(floats acc, ints sum, floats d, float scale)
 {
-    __m512 acc[MAX_SUMS];
-    __m512i sum[MAX_SUMS];
-    const struct sl_group *x = j->x;
-    const size_t ldx = j->ldx, panel = j->panel;
-    const bool bytes = ready || type == SL_DTYPE_Q8; /* a code each */
-    const uint8_t *w = j->w, *scales = j->scales, *levels = j->levels, *asked = j->ahead;
-#pragma GCC unroll 14
-    for (int i = 0; i < rows * panels; i++) {
-        const float *y = j->y + (size_t)(i % rows) * j->ldy + (size_t)(i / rows) * SL_PANEL;
-        acc[i] = j->first ? _mm512_setzero_ps() : _mm512_loadu_ps(y);
-    }
-    for (size_t g = 0; g < j->n_groups; g++, x++, scales += SL_GROUP_SCALES) {
-        const size_t ahead = ahead_of(type, j->n_groups, panel, (size_t)panels, g);
-#pragma GCC unroll 14
-        for (int i = 0; i < rows * panels; i++)
-            sum[i] = start(type, x[(size_t)(i % rows) * ldx].offset);
-#pragma GCC unroll 8
-        for (size_t s = 0; s < SL_STEPS; s++) {
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) {
-                const uint8_t *group = w + (size_t)p * j->w_panel;
-                __m512i v = ready && type != SL_DTYPE_Q8
-                                ? _mm512_load_si512(group + s * SL_STEP_CODES)
-                                : unsigned_codes(type, group, s, levels);
-                if (!ready && type == SL_DTYPE_Q8)
-                    _mm_prefetch(group + s * SL_STEP_CODES + ahead, _MM_HINT_T0);
-                if (!ready && type != SL_DTYPE_Q8 && s % 2 == 0) /* a line is two steps */
-                    _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T0);
-                if (!ready && type == SL_DTYPE_Q5 && s == 0)
-                    _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T0);
-#pragma GCC unroll 14
-                for (int r = 0; r < rows; r++)
-                    sum[p * rows + r] = _mm512_dpbusd_epi32(
-                        sum[p * rows + r], v, four_inputs(x[(size_t)r * ldx].q + s * SL_STEP));
-            }
-        }
-        w += bytes ? SL_Q8_GROUP : sl_group_bytes(type);
-        if (ready)
-            asked = ask_ahead(panels, j, asked, scales);
-#pragma GCC unroll 4
-        for (int p = 0; p < panels; p++) {
-            const uint8_t *at = scales + (size_t)p * panel;
-            __m512 d = scales16(at);
-            if (!ready)
-                _mm_prefetch(at + (size_t)panels * panel, _MM_HINT_T0);
-#pragma GCC unroll 14
-            for (int r = 0; r < rows; r++)
-                acc[p * rows + r] =
-                    add_group(acc[p * rows + r], sum[p * rows + r], d, x[(size_t)r * ldx].scale);
-        }
-    }
-#pragma GCC unroll 14
-    for (int i = 0; i < rows * panels; i++)
-        _mm512_storeu_ps(j->y + (size_t)(i % rows) * j->ldy + (size_t)(i / rows) * SL_PANEL,
-                         acc[i]);
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(d, _mm512_set1_ps(scale)), acc);
 }
 
 /* Q8's codes are as good as they are. */
@@ -127,8 +68,8 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     for (size_t g = 0; g < n_groups; g++, w += sl_group_bytes(type))
 #pragma GCC unroll 8
         for (size_t s = 0; s < SL_STEPS; s++, to += SL_STEP_CODES)
-            _mm512_store_si512(to, five ? unsigned_codes(SL_DTYPE_Q5, w, s, levels)
-                                        : unsigned_codes(SL_DTYPE_Q4, w, s, levels));
+            _mm512_store_si512(to, five ? levels64(SL_DTYPE_Q5, w, s, levels)
+                                        : levels64(SL_DTYPE_Q4, w, s, levels));
     return buffer;
 }
 
@@ -170,4 +111,4 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
 #define FEW_ROWS_A FEW_ROWS_Q8
 #define SL_MATMUL_K sl_avx512_matmul_k
 #define SL_MATMUL_Q sl_avx512_matmul_q
-#include "engine/kernels/quant_of.h"
+#include "engine/kernels/vnni_quant_of.h"
