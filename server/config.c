@@ -95,14 +95,15 @@ static const struct sl_option options[] = {
      SL_CMD_SERVE},
     {"replay-limit", SL_OPTION_COUNT, AT(replay_limit), "0", 0, 1e9, NULL, "N",
      "Tokens that a session may have to read again when it is loaded; with more a snapshot is "
-     "written. 0: what a quarter of a second reads, measured at start. With redis:// one is "
-     "written "
-     "as well after a turn whose server first had to read more again than writing one costs.",
+     "written. 0: what a quarter of a second reads, measured at start. With redis:// one is also "
+     "written after a turn whose server had to read more again than writing one costs (64 MiB "
+     "cost as much as so many tokens).",
      SL_CMD_SERVE},
     {"keep-turns", SL_OPTION_COUNT, AT(keep_turns), "0", 0, SL_KEEP_TURNS_MAX, NULL, "N",
      "Turns of each session that can be taken back (POST …/rewind). With --store memory each is a "
      "state in memory; else it needs --durability turn (or redis://), and each session has at most "
-     "so many earlier snapshots in the store, most have one or two.",
+     "so many earlier snapshots in the store, most have one or two (more where turns land on "
+     "changing servers).",
      SL_CMD_SERVE},
     {"max-checkpoints", SL_OPTION_COUNT, AT(max_checkpoints), "16", 1, SL_NAMES_MAX, NULL, "N",
      "Named checkpoints that a session may have (POST …/checkpoints). Each is kept until it is "

@@ -28,7 +28,7 @@
       "store's as of its last sweep")                                                              \
     X(SESSION_LOADS, COUNTER, "slate_session_loads_total", "Sessions brought from the store")      \
     X(SESSION_REREADS, COUNTER, "slate_session_reread_tokens_total",                               \
-      "Tokens of turns after the snapshots of sessions brought from the store, to be read again")  \
+      "Tokens after the snapshots of sessions brought from the store, to be read again")           \
     X(SESSION_SAVES, COUNTER, "slate_session_saves_total", "Snapshots written to the store")       \
     X(SESSION_EVICTIONS, COUNTER, "slate_session_evictions_total", "Sessions put out of memory")   \
     X(SESSION_FAILURES, COUNTER, "slate_session_failures_total", "Loads and saves that failed")    \

@@ -127,8 +127,8 @@ static void install(struct load *l)
     d->ring = NULL;
     d->paused = NULL;
     s->in_memory = true;
-    s->reread_tokens = s->replay_tokens;
-    l->ss->stats.rereads += s->replay_tokens;
+    s->reread_tokens = sl_session_unread(s);
+    l->ss->stats.reread_tokens += s->reread_tokens;
 }
 
 /* Errors of a load that say what they are. */
@@ -188,7 +188,8 @@ static bool load_again(struct load *l, const struct sl_store_record *r)
         d->code = sl_fail_param(&d->err, SL_E_SESSION_NOT_FOUND, "session",
                                 "there is no session '%s' any more", s->id);
         s->vanished = !s->leased;
-    } else if (r && l->ss->shared && r->head->version > s->version) {
+    } else if (r && l->ss->shared &&
+               (r->head->version > s->version || r->head->snapshot_version > s->saved_version)) {
         d->code = sl_session_adopt(s, r->head, &d->err);
     }
     return false;

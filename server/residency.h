@@ -55,7 +55,7 @@ size_t sl_sessions_in_memory(const struct sl_sessions *ss);
 
 struct sl_residency_stats {
     uint64_t loads, saves, evictions, failures;
-    uint64_t rereads; /* tokens that loads left to be read again */
+    uint64_t reread_tokens; /* that loads left to be read */
 };
 void sl_residency_stats(const struct sl_sessions *ss, struct sl_residency_stats *ret);
 

@@ -52,15 +52,17 @@ static void continue_transcript(struct sl_op *op)
  * than writing one takes, it is due, too: else, of a session whose turns land on changing servers,
  * each would read all that the others have read. replay_limit is taken for a quarter of a second,
  * and IN_QUARTER for what is written in one; FIXED: what any snapshot costs besides. (Measured
- * through Redis; of twice and of half as much the same comes out.) */
+ * through Redis; of half as much the same comes out.) */
 static bool wants_snapshot(const struct sl_sessions *ss, const struct sl_session *s)
 {
     enum { FIXED = 128 << 10, IN_QUARTER = 64 << 20 }; /* bytes of a snapshot */
     double cost = (double)(sl_model_info(ss->opt.model)->state_bytes + FIXED) / IN_QUARTER;
+    size_t unread = sl_session_unread(s); /* of a turn that ended before it came to them */
     if (!sl_session_writes_turns(ss, s))
         return false;
     return s->replay_tokens > ss->opt.replay_limit ||
-           (ss->shared && (double)s->reread_tokens > (double)ss->opt.replay_limit * cost);
+           (ss->shared && s->reread_tokens > unread &&
+            (double)(s->reread_tokens - unread) > (double)ss->opt.replay_limit * cost);
 }
 
 static void on_appended(void *arg, enum sl_code code, const struct sl_error *err)

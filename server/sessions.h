@@ -109,7 +109,7 @@ struct sl_session {
     bool head_dirty;        /* and not yet what is new of its head */
     uint64_t saved_version; /* of the snapshot in the store; 0: there is none */
     uint64_t replay_tokens; /* of the turns since */
-    uint64_t reread_tokens; /* of these, what its load left to be read again */
+    uint64_t reread_tokens; /* what its load left to be read; 0 once a snapshot was written */
     struct sl_waiter *waiters, *save_waiters, *free_waiters;
     unsigned n_pins;                  /* it is read (encoded, told about): its memory must stay */
     unsigned n_forks;                 /* that will be made of it: it must not be deleted */

@@ -155,6 +155,12 @@ void sl_decoded_init(struct sl_decoded *l, const struct sl_sessions *ss,
 SL_NODISCARD enum sl_code sl_decode_record(struct sl_decoded *l, const struct sl_store_record *r);
 void sl_decoded_done(struct sl_decoded *l); /* but for `state` */
 
+/* Tokens that its state has not seen, but for the one that a turn leaves so. */
+static inline size_t sl_session_unread(const struct sl_session *s)
+{
+    return s->n_pending > 1 ? s->n_pending - 1 : 0;
+}
+
 bool sl_session_is_quiet_now(const struct sl_session *s);
 struct sl_op;
 /* session_ops.c: calls when nobody reads or writes s any more; the op has the lease. */

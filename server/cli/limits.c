@@ -88,7 +88,7 @@ enum {
     BYTES_TURNS = 1000000,
     BYTES_PRODUCTS = 8,  /* of 32 bytes, a turn */
     FOURS_PRODUCTS = 16, /* likewise */
-    DOTS = 12            /* of 64 bytes */
+    DOTS = 12            /* of a register each */
 };
 
 #ifdef __x86_64__

@@ -332,7 +332,7 @@ static void collect_sessions(const struct sl_app *app, struct sl_metrics *m)
     sl_metric_set(m, SL_M_KEPT_BYTES, (double)sl_sessions_kept(app->sessions));
     sl_metric_set(m, SL_M_SESSIONS_IN_MEMORY, (double)sl_sessions_in_memory(app->sessions));
     sl_metric_set(m, SL_M_SESSION_LOADS, (double)r.loads);
-    sl_metric_set(m, SL_M_SESSION_REREADS, (double)r.rereads);
+    sl_metric_set(m, SL_M_SESSION_REREADS, (double)r.reread_tokens);
     sl_metric_set(m, SL_M_SESSION_SAVES, (double)r.saves);
     sl_metric_set(m, SL_M_SESSION_EVICTIONS, (double)r.evictions);
     sl_metric_set(m, SL_M_SESSION_FAILURES, (double)r.failures);

@@ -48,7 +48,8 @@ enum {
     LONG_PROMPT = 2000,
     IDLE = 256,
     BODY_MAX = 64 * 1024,
-    PATH_BYTES = 64
+    PATH_BYTES = 64,
+    BYTES = 256 /* values of one */
 };
 
 #define FOLDER "build/http-bench"
@@ -67,7 +68,6 @@ static struct {
          .prompt = 22,
          .tokens = 64,
          .rounds = 5,
-         .vocabulary = 256,
          .seconds = 10};
 
 struct target {
@@ -159,7 +159,7 @@ static void loop_until(struct loop *l, double until, bool to_end)
         running = 0;
         for (size_t i = 0; i < l->v.n; i++) {
             struct stream *s = &l->v.all[i];
-            if (s->events && !l->has_first[i] && s->started >= l->from && !to_end)
+            if (s->events && !l->has_first[i] && s->started >= l->from)
                 sample_add(&l->first, s->first - s->started);
             l->has_first[i] = s->events > 0;
             if (!s->running && s->events) {
@@ -199,11 +199,11 @@ static void steady(struct row *row, size_t t)
     for (size_t i = 0; i < row->clients; i++)
         for (size_t k = 0; k < l.v.all[i].gaps.n; k++)
             sample_add(&gaps, l.v.all[i].gaps.value[k]);
+    loop_until(&l, end, true);
     if (!l.first.n)
-        serving_die("--seconds is too short: no first token in the time that counts");
+        serving_die("--seconds is too short: no request was made in the time that counts");
     series_add(&cell[FIRST_50], sample_quantile(&l.first, 0.5));
     series_add(&cell[FIRST_99], sample_quantile(&l.first, 0.99));
-    loop_until(&l, end, true);
     series_add(&cell[RATE], (double)n * (double)l.n_tokens / (double)l.n_events / (end - from));
     series_add(&cell[GAP_50], sample_quantile(&gaps, 0.5));
     series_add(&cell[GAP_99], sample_quantile(&gaps, 0.99));
@@ -508,9 +508,12 @@ static void read_options(int argc, char **argv)
         default:
             usage();
         }
-    if ((opt.shape && (opt.model || opt.tokenizer)) || (opt.type && !(opt.shape && opt.peer)))
+    if ((opt.shape && (opt.model || opt.tokenizer || opt.vocabulary)) ||
+        (opt.type && !(opt.shape && opt.peer)))
         usage();
-    if (optind != argc || opt.vocabulary < 2)
+    if (!opt.shape && !opt.vocabulary)
+        opt.vocabulary = 256;
+    if (optind != argc || opt.vocabulary == 1)
         usage();
 }
 
@@ -532,14 +535,13 @@ static void quantise(const char *from, const char *to)
     serving_find_llama(program, opt.peer, "llama-quantize");
     pid_t pid = serving_child(program, args, -1);
     if (waitpid(pid, &status, 0) != pid || status != 0)
-        serving_die("llama-quantize failed");
+        serving_die("llama-quantize failed (does it know the --type?)");
 }
 
 /* The file's own texts, but for the single bytes that a vocabulary here has to have. The peer's has
  * them not: it ends a stream at bytes that are no UTF-8, which such a model may say. */
 static void write_vocabulary(const char *path, size_t n)
 {
-    enum { BYTES = 256 };
     FILE *f = fopen(path, "w");
     for (size_t i = 1; f && i < n; i++)
         if (i <= BYTES)
@@ -561,6 +563,8 @@ static void make_model(void)
     size_t n;
     if (!s)
         usage();
+    if (s->vocab_size <= 1 + BYTES)
+        serving_die("--shape: its vocabulary has no room for all single bytes");
     if (system("rm -rf " FOLDER " && mkdir -p " FOLDER))
         serving_die(FOLDER " cannot be made");
     if (sl_shape_file(s, &file, &n, &err) || sl_shape_gguf(s, file, n, f16, &err))

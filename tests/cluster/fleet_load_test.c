@@ -217,12 +217,13 @@ static int start(void **state)
 }
 
 /* With the times that a server has by itself, not those that make a test of dead ones brief: that
- * no client sees an error is no promise for a Redis that takes longer than --store-timeout. */
+ * no client sees an error is no promise for a Redis that takes longer than --store-timeout. Loads
+ * read several turns again, where those of the others find a snapshot of the last one. */
 static int start_patient(void **state)
 {
     (void)state;
     twin_start(&t, "patient",
-               (const char *const[]){"--sessions-in-memory=16", "--replay-limit=60",
+               (const char *const[]){"--sessions-in-memory=16", "--replay-limit=50000",
                                      "--drain-delay=3s", "--lease=15s", "--store-timeout=5s",
                                      NULL});
     return 0;

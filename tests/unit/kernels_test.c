@@ -515,6 +515,7 @@ static void tables_have_names(void **state)
         assert_non_null(k);
         assert_string_equal(k->name, names[i]);
         has_ref |= strcmp(names[i], "ref") == 0;
+        printf("tested here: %s\n", names[i]);
     }
     assert_true(has_ref);
     assert_null(sl_kernels_find("no such table"));
