@@ -73,7 +73,7 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     return buffer;
 }
 
-#define TILES(X, TYPE)                                                                             \
+#define TILES_A(X, TYPE)                                                                           \
     X(1, 1, TYPE)                                                                                  \
     X(1, 2, TYPE)                                                                                  \
     X(1, 4, TYPE)                                                                                  \
@@ -88,7 +88,9 @@ static const uint8_t *make_ready(uint8_t *buffer, enum sl_dtype type, const uint
     X(5, 2, TYPE)                                                                                  \
     X(6, 1, TYPE)                                                                                  \
     X(6, 2, TYPE)                                                                                  \
-    X(7, 1, TYPE)                                                                                  \
+    X(7, 1, TYPE)
+#define TILES(X, TYPE)                                                                             \
+    TILES_A(X, TYPE)                                                                               \
     X(8, 1, TYPE)                                                                                  \
     X(9, 1, TYPE)                                                                                  \
     X(10, 1, TYPE)                                                                                 \

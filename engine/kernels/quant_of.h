@@ -13,9 +13,10 @@
  *                         the codes at w as such a tile reads them, SL_STEP_CODES bytes a step:
  *                         returns where they are, in the buffer or as they were
  *   FEW_ROWS, MAX_PANELS  of a tile
- *   FEW_ROWS_A            of TYPE_A, where they are fewer than FEW_ROWS
  *   TILES(X, TYPE)        X(rows, panels, TYPE) for every tile that there is; of one panel for any
  *                         number of rows
+ *   FEW_ROWS_A, TILES_A(X, TYPE)
+ *                         both for TYPE_A, where its rows are fewer than FEW_ROWS
  *   MAX_ROWS, BLOCK_PANELS, READIES(X, TYPE)
  *                         X(rows, panels, TYPE) for every ready tile that there is: what more than
  *                         FEW_ROWS rows are cut into, blocks of MAX_ROWS at most and as equal as
@@ -40,7 +41,11 @@ typedef void tile_fn(const struct job *j);
     {                                                                                              \
         tile(R, P, SL_DTYPE_##TYPE, true, j);                                                      \
     }
-TILES(TILE, TYPE_A)
+#ifndef FEW_ROWS_A
+#define FEW_ROWS_A FEW_ROWS
+#define TILES_A TILES
+#endif
+TILES_A(TILE, TYPE_A)
 TILES(TILE, TYPE_B)
 #ifndef MANY_ROWS_A
 READIES(READY, TYPE_A)
@@ -60,7 +65,7 @@ READIES(READY, TYPE_C)
 #endif
 #define TILE_ENTRY(R, P, TYPE) [INDEX(SL_DTYPE_##TYPE)][R][P] = tile_##R##_##P##_##TYPE,
 #define READY_ENTRY(R, P, TYPE) [INDEX(SL_DTYPE_##TYPE)][R][P] = ready_##R##_##P##_##TYPE,
-static tile_fn *const tiles[3][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES(TILE_ENTRY, TYPE_A)
+static tile_fn *const tiles[3][FEW_ROWS + 1][MAX_PANELS + 1] = {TILES_A(TILE_ENTRY, TYPE_A)
                                                                     TILES(TILE_ENTRY, TYPE_B)
 #ifdef TYPE_C
                                                                         TILES(TILE_ENTRY, TYPE_C)
@@ -122,16 +127,6 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, si
     }
 }
 
-static size_t few_rows_of(enum sl_dtype type)
-{
-    (void)type;
-#ifdef FEW_ROWS_A
-    if (IS_A(type, TYPE_A))
-        return FEW_ROWS_A;
-#endif
-    return FEW_ROWS;
-}
-
 void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, size_t rows,
                  const void *panels, enum sl_dtype type, size_t n_in, size_t panel_begin,
                  size_t panel_end)
@@ -157,9 +152,10 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
         return;
     j.scales = (const uint8_t *)panels + panel_begin * j.panel;
     j.w = j.scales + sl_scales_bytes(type, n_groups);
-    if (rows <= few_rows_of(type) || n_in == 0) {
-        for (size_t r = 0; r < rows; r += FEW_ROWS, j.x += FEW_ROWS * ldx, j.y += FEW_ROWS * ldy)
-            few_rows(j, rows - r < FEW_ROWS ? rows - r : FEW_ROWS, type, panel_end - panel_begin);
+    const size_t few = IS_A(type, TYPE_A) ? FEW_ROWS_A : FEW_ROWS;
+    if (rows <= few || n_in == 0) {
+        for (size_t r = 0; r < rows; r += few, j.x += few * ldx, j.y += few * ldy)
+            few_rows(j, rows - r < few ? rows - r : few, type, panel_end - panel_begin);
         return;
     }
 #ifdef MANY_ROWS_A
