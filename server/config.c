@@ -35,8 +35,7 @@ static const struct sl_option options[] = {
      ALL},
     {"kernels", SL_OPTION_STRING, AT(kernels), NULL, 0, 0, NULL, "NAME",
      "Which arithmetic kernels run: ref; avx2, avx2vnni, avx512, avx512vnni; neon, neondot. "
-     "Without it the "
-     "fastest that this machine can run. All give the same bits.",
+     "Without it the fastest that this machine can run. All give the same bits.",
      ALL},
     {"initial-state", SL_OPTION_TEXTS, AT(initial_states), NULL, 0, 0, NULL, "[NAME=]FILE",
      "A state-tuned file of RWKV-5, 6 or 7 (.pth or .safetensors with blocks.N.att.time_state): "

@@ -1,5 +1,5 @@
-/* avx2_kquant.h: what products of Q4_K and Q6_K matrices with AVX2 have in common: reading codes
- * and scales. Private to kernels/. */
+/* avx2_kquant.h: what products of Q4_K and Q6_K matrices with AVX2 have in common: reading codes.
+ * Private to kernels/. */
 #ifndef SLATE_KERNELS_AVX2_KQUANT_H
 #define SLATE_KERNELS_AVX2_KQUANT_H
 
