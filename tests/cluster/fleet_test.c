@@ -475,6 +475,35 @@ static void a_move_reads_little_again(void **state)
     assert_true(reread < (double)seen * FEW);
 }
 
+/* A snapshot may be written while tokens after the one before are still to be read: they count for
+ * whoever reads them. */
+static void what_is_unread_counts_for_its_reader(void **state)
+{
+    enum { TURNS = 6 };
+    static const char reread[] = "slate_session_reread_tokens_total",
+                      saves[] = "slate_session_saves_total";
+    struct client *shows = fleet_at(&t.fleet, 1), *reads = fleet_at(&t.fleet, 2),
+                  *goes_on = fleet_at(&t.fleet, 0);
+    (void)state;
+    twin_create(&t, "unread");
+    for (unsigned i = 0; i < TURNS; i++)
+        twin_turn(&t, "unread", 0, "And then?", 300 + i);
+    struct reply *r = session_get(shows, "unread");
+    long seen = int_at(r->json, "tokens_seen");
+    reply_free(r);
+    sl_free(snapshot_get(shows, "unread", "").p);
+    reply_free(expect(session_post(shows, "unread", "/pause"), 200)); /* it is written there */
+    double before = metric(reads, reread), written = metric(reads, saves);
+    twin_turn(&t, "unread", 2, "And then?", 400);
+    assert_true(metric(reads, reread) - before > (double)seen / 2);
+    for (int64_t begun = client_now_ms(); metric(reads, saves) == written;)
+        if (client_now_ms() > begun + 10000)
+            fail_msg("who has read them writes no snapshot");
+    before = metric(goes_on, reread);
+    twin_turn(&t, "unread", 0, "And then?", 401);
+    assert_true(metric(goes_on, reread) - before < (double)seen / 2);
+}
+
 /* --- all of it ---------------------------------------------------------------------------------*/
 
 static int start(void **state)
@@ -515,7 +544,8 @@ int main(void)
         cmocka_unit_test(a_turn_whose_node_is_gone_is_over_with_its_lease),
         cmocka_unit_test(who_sleeps_loses_the_lease),
     };
-    const struct CMUnitTest moving[] = {cmocka_unit_test(a_move_reads_little_again)};
+    const struct CMUnitTest moving[] = {cmocka_unit_test(a_move_reads_little_again),
+                                        cmocka_unit_test(what_is_unread_counts_for_its_reader)};
     int failed = cmocka_run_group_tests_name("fleet", tests, start, stop);
     return failed + cmocka_run_group_tests_name("moving", moving, start_with_long_replays, stop);
 }
