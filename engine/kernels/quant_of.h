@@ -152,7 +152,8 @@ void SL_MATMUL_Q(float *y, size_t ldy, const struct sl_group *x, size_t ldx, siz
         return;
     j.scales = (const uint8_t *)panels + panel_begin * j.panel;
     j.w = j.scales + sl_scales_bytes(type, n_groups);
-    const size_t few = IS_A(type, TYPE_A) ? FEW_ROWS_A : FEW_ROWS;
+    static const size_t most[3] = {FEW_ROWS_A, FEW_ROWS, FEW_ROWS}; /* by INDEX() */
+    const size_t few = most[INDEX(type)];
     if (rows <= few || n_in == 0) {
         for (size_t r = 0; r < rows; r += few, j.x += few * ldx, j.y += few * ldy)
             few_rows(j, rows - r < few ? rows - r : few, type, panel_end - panel_begin);
