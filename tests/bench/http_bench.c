@@ -180,15 +180,16 @@ static void loop_until(struct loop *l, double until, bool to_end)
 static void steady(struct row *row, size_t t)
 {
     struct series *cell = row->cell[t];
-    struct loop l = {.from = bench_now() + opt.seconds / 4};
+    struct loop l = {.n_events = 0};
     struct sample gaps = {0};
     streams_init(&l.v, targets[t].s.base, row->clients);
     double begin = bench_now(), from, end = begin + opt.seconds;
+    l.from = begin + opt.seconds / 4;
     for (size_t i = 0; i < row->clients; i++) {
         l.want[i] = 1 + opt.tokens * i / row->clients;
         begin_one(&l.v, i, opt.prompt, l.want[i]);
     }
-    loop_until(&l, begin + opt.seconds / 4, false);
+    loop_until(&l, l.from, false);
     for (size_t i = 0; i < row->clients; i++)
         sample_clear(&l.v.all[i].gaps);
     from = bench_now();
@@ -400,8 +401,8 @@ static void usage(void)
 {
     fputs("usage: http_bench [--model FILE|DIR [--tokenizer T] [--vocabulary 256] |\n"
           "  --shape NAME [--type T]] [--weights T] [--threads N]\n"
-          "  [--clients 1,8,32] [--prompt 22] [--tokens 64] [--rounds 5] [--seconds 10] [--format "
-          "table|csv|json]\n"
+          "  [--clients 1,8,32] [--prompt 22] [--tokens 64] [--rounds 5] [--seconds 10]\n"
+          "  [--format table|csv|json]\n"
           "  [--peer-llama BUILD [--peer-model FILE.gguf] [--peer-options \"...\"]]\n",
           stderr);
     exit(2);
