@@ -14,6 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "engine/workers.h"
@@ -96,10 +98,13 @@ static bool populate(const struct sl_slab *s, size_t from, size_t to)
 }
 
 /* Slots may be in use meanwhile: nothing is written. A page that it does not come to (no memory is
- * left) comes when it is used. */
+ * left) comes when it is used. For seconds it could use a whole processor, which the engine's
+ * threads are to have before it. */
 static void *fill(void *arg)
 {
+    enum { NICE = 19 };
     struct sl_slab *s = arg;
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     for (size_t i = AT_ONCE; i < s->map_bytes && !atomic_load(&s->stop); i += HUGE_PAGE)
         if (!populate(s, i, s->map_bytes - i < HUGE_PAGE ? s->map_bytes : i + HUGE_PAGE))
             break;

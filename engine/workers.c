@@ -1,12 +1,19 @@
 /* workers.c: fork and join, some hundred times a step, among threads that mostly spin.
  *
  * One word, `calls`, counts the calls. The caller writes fn and arg, adds one, and works on part 0;
- * a worker that sees the word change works on its part and takes one off `pending`; the caller
- * returns when that is zero. A waiter (a worker for `calls`, the caller for `pending`) first spins
- * for SPIN_NS, which covers the gap between two calls of a step, then sleeps on the word with a
- * futex: a wake-up through the kernel costs as much as a whole small call, but an idle engine, or
- * one whose worker was put aside by the system, must not burn a core. With more threads than
- * processors spinning only keeps the others from running, so nobody spins then.
+ * a worker that sees the word change takes its part, works on it and takes one off `pending`; the
+ * caller returns when that is zero. A part that its worker has not taken when the caller is done
+ * with its own, because the system does not let the worker run, is the caller's. A waiter (a worker
+ * for `calls`, the caller for `pending`) first spins for SPIN_NS, which covers the gap between two
+ * calls of a step, then sleeps on the word with a futex: a wake-up through the kernel costs as much
+ * as a whole small call, but an idle engine, or one whose worker was put aside by the system, must
+ * not burn a core. With more threads than processors spinning only keeps the others from running,
+ * so nobody spins then.
+ *
+ * Nor where the system has put waiter and waited for on one processor, as it does while another
+ * program has the next one: each wait would begin with SPIN_NS in which nothing can come, and a
+ * step take seven times as long. Whoever spun in vain FAILURES_MAX times running sleeps at once for
+ * the next SKIPS_MIN waits, and tries again after them; twice as many after each try that failed.
  *
  * Sleeping and waking: the sleeper announces itself, then looks at the word again (the kernel does,
  * inside the wait); the waker changes the word, then looks for announced sleepers. All four are
@@ -29,7 +36,10 @@
 
 enum {
     SPIN_NS = 50000,
-    SPINS_PER_LOOK = 32 /* pauses between two looks at the clock */
+    SPINS_PER_LOOK = 32, /* pauses between two looks at the clock */
+    FAILURES_MAX = 3,
+    SKIPS_MIN = 32, /* a third of a step's */
+    SKIPS_MAX = 1024
 };
 
 /* A futex word and whether somebody sleeps on it. Each on a cache line of its own. */
@@ -38,7 +48,15 @@ struct word {
     _Atomic uint32_t sleepers;
 };
 
+/* A waiter's own. */
+struct patience {
+    unsigned failures;    /* spins in vain since one that was not */
+    unsigned skips, next; /* waits that do not spin; how many it will be after the next failure */
+};
+
 struct worker {
+    /* The last call whose part was taken, by the worker or the caller. */
+    alignas(SL_ALIGN) _Atomic uint32_t taken;
     struct sl_workers *w;
     size_t part;
     pthread_t thread;
@@ -53,7 +71,8 @@ struct sl_workers {
     size_t n_threads; /* with the caller */
     uint64_t n_calls;
     int64_t spin_ns;
-    struct worker *workers; /* n_threads - 1 */
+    struct patience patience; /* the caller's */
+    struct worker *workers;   /* by part; there is none for 0 */
 };
 
 static void futex(_Atomic uint32_t *word, int op, uint32_t value)
@@ -84,21 +103,46 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Returns the value once it is another than `old`. */
-static uint32_t wait_for_change(struct word *word, uint32_t old, int64_t spin_ns)
+/* Whether the word changed from `old`, to *ret. */
+static bool spin(struct word *word, uint32_t old, int64_t spin_ns, uint32_t *ret)
 {
-    uint32_t v = atomic_load_explicit(&word->value, memory_order_acquire);
-    if (v != old)
-        return v;
-    int64_t end = spin_ns > 0 ? now_ns() + spin_ns : 0;
-    while (spin_ns > 0 && now_ns() < end) {
+    int64_t end = now_ns() + spin_ns;
+    do {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
-            v = atomic_load_explicit(&word->value, memory_order_acquire);
-            if (v != old)
-                return v;
+            *ret = atomic_load_explicit(&word->value, memory_order_acquire);
+            if (*ret != old)
+                return true;
             pause_briefly();
         }
+    } while (now_ns() < end);
+    return false;
+}
+
+static bool spin_patiently(struct patience *p, struct word *word, uint32_t old, int64_t spin_ns,
+                           uint32_t *ret)
+{
+    if (p->skips > 0) {
+        p->skips--;
+        return false;
     }
+    if (spin(word, old, spin_ns, ret)) {
+        *p = (struct patience){.failures = 0};
+        return true;
+    }
+    if (++p->failures >= FAILURES_MAX) {
+        p->skips = p->next < SKIPS_MIN ? SKIPS_MIN : p->next;
+        p->next = 2 * p->skips < SKIPS_MAX ? 2 * p->skips : SKIPS_MAX;
+    }
+    return false;
+}
+
+/* Returns the value once it is another than `old`. */
+static uint32_t wait_for_change(struct patience *p, struct word *word, uint32_t old,
+                                int64_t spin_ns)
+{
+    uint32_t v = atomic_load_explicit(&word->value, memory_order_acquire);
+    if (v != old || (spin_ns > 0 && spin_patiently(p, word, old, spin_ns, &v)))
+        return v;
     atomic_fetch_add(&word->sleepers, 1);
     while ((v = atomic_load(&word->value)) == old)
         futex(&word->value, FUTEX_WAIT, old);
@@ -106,13 +150,25 @@ static uint32_t wait_for_change(struct word *word, uint32_t old, int64_t spin_ns
     return v;
 }
 
+/* Whether this thread is the one to work on the part. What the caller wrote before is seen, and
+ * stays as it is until that is done. */
+static bool take(struct worker *k, uint32_t call)
+{
+    uint32_t before = call - 1;
+    return atomic_load_explicit(&k->taken, memory_order_relaxed) == before &&
+           atomic_compare_exchange_strong(&k->taken, &before, call);
+}
+
 static void *worker_main(void *arg)
 {
-    const struct worker *me = arg;
+    struct worker *me = arg;
     struct sl_workers *w = me->w;
+    struct patience p = {.failures = 0};
     uint32_t call = 0;
     for (;;) {
-        call = wait_for_change(&w->calls, call, w->spin_ns);
+        call = wait_for_change(&p, &w->calls, call, w->spin_ns);
+        if (!take(me, call))
+            continue;
         if (!w->fn)
             return NULL;
         w->fn(w->arg, me->part, w->n_threads);
@@ -121,13 +177,37 @@ static void *worker_main(void *arg)
     }
 }
 
-static void call_workers(struct sl_workers *w, sl_work_fn *fn, void *arg)
+/* Returns the call's number. */
+static uint32_t call_workers(struct sl_workers *w, sl_work_fn *fn, void *arg)
 {
     w->fn = fn;
     w->arg = arg;
     atomic_store_explicit(&w->pending.value, (uint32_t)w->n_threads - 1, memory_order_relaxed);
-    atomic_fetch_add(&w->calls.value, 1);
+    uint32_t call = atomic_fetch_add(&w->calls.value, 1) + 1;
     wake(&w->calls);
+    return call;
+}
+
+/* Both: how many parts are not done. */
+static uint32_t left_soon(struct sl_workers *w)
+{
+    uint32_t left = atomic_load_explicit(&w->pending.value, memory_order_acquire);
+    for (int i = 0; i < SPINS_PER_LOOK && left > 0 && w->spin_ns > 0; i++) {
+        pause_briefly();
+        left = atomic_load_explicit(&w->pending.value, memory_order_acquire);
+    }
+    return left;
+}
+
+static uint32_t do_untaken(struct sl_workers *w, uint32_t call, uint32_t left)
+{
+    for (size_t part = 1; part < w->n_threads && left > 0; part++) {
+        if (take(&w->workers[part], call)) {
+            w->fn(w->arg, part, w->n_threads);
+            left = atomic_fetch_sub(&w->pending.value, 1) - 1;
+        }
+    }
+    return left;
 }
 
 void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg)
@@ -138,11 +218,11 @@ void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg)
         fn(arg, 0, 1);
         return;
     }
-    call_workers(w, fn, arg);
+    uint32_t call = call_workers(w, fn, arg);
     fn(arg, 0, w->n_threads);
-    uint32_t left = atomic_load_explicit(&w->pending.value, memory_order_acquire);
+    uint32_t left = do_untaken(w, call, left_soon(w));
     while (left != 0)
-        left = wait_for_change(&w->pending, left, w->spin_ns);
+        left = wait_for_change(&w->patience, &w->pending, left, w->spin_ns);
 }
 
 size_t sl_workers_threads(const struct sl_workers *w)
@@ -155,12 +235,12 @@ uint64_t sl_workers_calls(const struct sl_workers *w)
     return w->n_calls;
 }
 
-/* Ends and joins the first n workers. */
+/* Ends and joins the workers of the parts below n. */
 static void stop(struct sl_workers *w, size_t n)
 {
-    call_workers(w, NULL, NULL);
-    for (size_t i = 0; i < n; i++)
-        pthread_join(w->workers[i].thread, NULL);
+    (void)call_workers(w, NULL, NULL);
+    for (size_t part = 1; part < n; part++)
+        pthread_join(w->workers[part].thread, NULL);
 }
 
 /* Signals are the program's other threads' business. */
@@ -170,16 +250,18 @@ static enum sl_code start(struct sl_workers *w, struct sl_error *err)
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    for (size_t i = 0; i < w->n_threads - 1; i++) {
-        w->workers[i] = (struct worker){.w = w, .part = i + 1};
-        int e = pthread_create(&w->workers[i].thread, NULL, worker_main, &w->workers[i]);
+    for (size_t part = 1; part < w->n_threads; part++) {
+        struct worker *k = &w->workers[part];
+        k->w = w;
+        k->part = part;
+        int e = pthread_create(&k->thread, NULL, worker_main, k);
         if (e != 0) {
-            rc = sl_fail(err, SL_E_INTERNAL, "cannot start worker thread %zu of %zu: %s", i + 1,
+            rc = sl_fail(err, SL_E_INTERNAL, "cannot start worker thread %zu of %zu: %s", part,
                          w->n_threads - 1, strerror(e));
-            stop(w, i);
+            stop(w, part);
             break;
         }
-        pthread_setname_np(w->workers[i].thread, "slate-worker");
+        pthread_setname_np(k->thread, "slate-worker");
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
@@ -205,7 +287,7 @@ enum sl_code sl_workers_open(struct sl_workers **ret, size_t n_threads, struct s
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu worker threads", n_threads - 1);
     w->n_threads = n_threads;
     w->spin_ns = n_threads <= sl_processors() ? SPIN_NS : 0;
-    w->workers = sl_calloc(n_threads - 1, sizeof *w->workers);
+    w->workers = sl_aligned_calloc(n_threads * sizeof *w->workers);
     if (!w->workers) {
         rc = sl_fail(err, SL_E_NO_MEMORY, "no memory for %zu worker threads", n_threads - 1);
         goto out;
@@ -225,7 +307,7 @@ void sl_workers_close(struct sl_workers *w)
 {
     if (!w)
         return;
-    stop(w, w->n_threads - 1);
+    stop(w, w->n_threads);
     sl_free(w->workers);
     sl_free(w);
 }

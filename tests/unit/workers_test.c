@@ -6,6 +6,9 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dirent.h>
+#include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -175,6 +178,44 @@ static void idle_workers_do_not_spin(void **state)
     check_idle(8);
 }
 
+/* Puts all of the process's threads on those processors. */
+static void put_on(const cpu_set_t *set)
+{
+    DIR *d = opendir("/proc/self/task");
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        if (e->d_name[0] != '.')
+            assert_int_equal(sched_setaffinity(atoi(e->d_name), sizeof *set, set), 0);
+    closedir(d);
+}
+
+/* Whoever spins then keeps away whom it waits for. */
+static void threads_on_one_processor_do_not_spin(void **state)
+{
+    (void)state;
+    enum { CALLS = 2000, MOST_US = 25 }; /* of processor time a call; spinning takes 50 or more */
+    cpu_set_t all, one;
+    static struct job j;
+    memset(&j, 0, sizeof j);
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    struct sl_workers *w = open_workers(2); /* which may spin where there are two processors */
+    CPU_ZERO(&one);
+    for (size_t i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &all))
+            CPU_SET(i, &one);
+    put_on(&one);
+    int64_t begin = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    for (j.calls = 1; j.calls <= CALLS; j.calls++)
+        sl_workers_run(w, work, &j);
+    int64_t us = (now_ns(CLOCK_PROCESS_CPUTIME_ID) - begin) / 1000;
+    put_on(&all);
+    sl_workers_close(w);
+    assert_int_equal(j.runs[0], CALLS);
+    assert_int_equal(j.runs[1], CALLS);
+    if (us > (int64_t)CALLS * MOST_US)
+        fail_msg("%d calls took %lld µs of processor time", CALLS, (long long)us);
+}
+
 static void ranges_cover_everything(void **state)
 {
     (void)state;
@@ -235,6 +276,7 @@ int main(void)
         cmocka_unit_test(parts_see_each_others_writes),
         cmocka_unit_test(sleepers_wake),
         cmocka_unit_test(idle_workers_do_not_spin),
+        cmocka_unit_test(threads_on_one_processor_do_not_spin),
         cmocka_unit_test(ranges_cover_everything),
         cmocka_unit_test(wrong_counts_are_refused),
         cmocka_unit_test(failed_allocations_are_survived),
