@@ -29,12 +29,18 @@ static double stretch(const struct sl_batch *b, const struct wishes *w)
     return SL_BATCH_STRETCH * (double)w->n_prefill / (double)w->n_decode;
 }
 
+/* Few enough rows have one size in common that their steps take about as long. */
 static size_t size_of(size_t n_decode)
 {
-    size_t size = 0;
-    while (size < SL_BATCH_SIZES - 1 && (size_t)1 << size < n_decode)
-        size++;
-    return size;
+    enum { SINGLE = 8, OF_DOUBLING = 4 };
+    size_t size = SINGLE,
+           from = SINGLE; /* of the doubling: rows above `from`, up to twice as many */
+    if (n_decode <= SINGLE)
+        return n_decode - 1;
+    for (; n_decode > 2 * from; from *= 2)
+        size += OF_DOUBLING;
+    size += (n_decode - from - 1) * OF_DOUBLING / from;
+    return min_size(size, SL_BATCH_SIZES - 1);
 }
 
 /* Whether this step is decoding's alone, for its time to be known. */
@@ -114,24 +120,33 @@ static void follow(double *average, double now)
     *average = *average > 0 ? *average + (now - *average) / 8 : now;
 }
 
+/* A step of decoding alone. Where prompts leave no other, those that were made for it are few: an
+ * average of them would keep for thousands of steps one that was slow by chance, and the least of
+ * them one that was fast, so it is the lesser of the last two. */
+static void observe_alone(struct sl_batch *b, size_t size, double us)
+{
+    double *known = &b->decode[size].us, *last = &b->decode[size].last_us;
+    if (b->decode[size].asked_at == b->n_steps && *last > 0)
+        *known = fmin(us, *last);
+    else
+        follow(known, us);
+    *last = us;
+    b->decode[size].asked_at = b->n_steps;
+}
+
 void sl_batch_observe(struct sl_batch *b, size_t decode_rows, size_t other_rows, double us)
 {
     double before = 0;
     if (decode_rows) {
         size_t size = size_of(decode_rows);
-        before = b->decode[size].us;
         if (!other_rows) {
-            /* An average of steps that were made for it, one in SL_BATCH_RENEW, would keep one that
-             * was slow by chance for thousands of steps. */
-            if (b->decode[size].asked_at == b->n_steps && us < before)
-                b->decode[size].us = us;
-            else
-                follow(&b->decode[size].us, us);
-            b->decode[size].asked_at = b->n_steps;
+            observe_alone(b, size, us);
             return;
         }
-        if (!(before > 0))
+        if (!(b->decode[size].us > 0))
             return;
+        /* With other rows a step does not take less time than without them. */
+        before = b->decode[size].us = fmin(b->decode[size].us, us);
     }
     if (us > before && other_rows >= BESIDE_LEAST)
         follow(&b->prefill_us, (us - before) / (double)other_rows);

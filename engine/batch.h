@@ -22,8 +22,8 @@
 enum {
     SL_BATCH_BURST_STEPS = 2,
     SL_BATCH_BESIDE = 8,
-    SL_BATCH_RENEW = 256,
-    SL_BATCH_SIZES = 12 /* of decode rows: 1, 2, up to 4, 8, … */
+    SL_BATCH_RENEW = 64,
+    SL_BATCH_SIZES = 40 /* of decode rows: 1 … 8, then four for each doubling */
 };
 
 enum sl_batch_kind { SL_BATCH_DECODE, SL_BATCH_REPLAY, SL_BATCH_PREFILL };
@@ -43,6 +43,7 @@ struct sl_batch {
     double prefill_us; /* what a row of prefill adds; 0: not measured yet */
     struct {
         double us;         /* a step of so many decode rows alone; 0: not measured yet */
+        double last_us;    /* the last one */
         uint64_t asked_at; /* of n_steps, when one was last seen or made; 0: never */
     } decode[SL_BATCH_SIZES];
 };

@@ -260,7 +260,7 @@ static void test_long_prompts_follow_the_streams(void **state)
             }
             double each = (SL_BATCH_STRETCH - 1) * usual_ms / 0.6; /* rows a step */
             assert_true((double)rows >= 0.97 * 600 * floor(each));
-            assert_in_range(n_alone, 1, 4);
+            assert_in_range(n_alone, 1, 600 / SL_BATCH_RENEW + 2);
         }
     }
 }
@@ -284,6 +284,53 @@ static void test_a_slow_first_step_is_forgotten(void **state)
         sl_batch_observe(&b, 1, e[1].take, 1000 * ms);
     }
     assert_in_range(n_long, 1, SL_BATCH_RENEW);
+}
+
+/* The same with one that took a third of the time: prompts are not read with a third of their rows
+ * for more than twice that long. */
+static void test_a_fast_step_is_forgotten(void **state)
+{
+    (void)state;
+    struct sl_batch b;
+    size_t rows = 0;
+    const double usual_ms = 10 + 0.4 * 32;
+    enum { STEPS = 10 * SL_BATCH_RENEW };
+    sl_batch_init(&b, STEP_ROWS);
+    sl_batch_observe(&b, 0, 22, 22 * 600);
+    for (int step = 0; step < STEPS; step++) {
+        struct sl_batch_entry e[33];
+        for (size_t i = 0; i < 32; i++)
+            e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
+        e[32] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+        sl_batch_pick(&b, e, 33);
+        double ms = usual_ms + 0.6 * (double)e[32].take;
+        sl_batch_observe(&b, 32, e[32].take, step ? 1000 * ms : 1000 * ms / 3);
+        rows += step >= 3 * SL_BATCH_RENEW ? e[32].take : 0;
+    }
+    double each = floor((SL_BATCH_STRETCH - 1) * usual_ms / 0.6);
+    assert_true((double)rows >= 0.9 * (STEPS - 3 * SL_BATCH_RENEW) * each);
+}
+
+/* Steps of 17 rows say nothing of those of 32. */
+static void test_sizes_are_told_apart(void **state)
+{
+    (void)state;
+    struct sl_batch b;
+    struct sl_batch_entry e[33];
+    sl_batch_init(&b, STEP_ROWS);
+    for (int i = 0; i < 50; i++) {
+        sl_batch_observe(&b, 32, 0, 22800);
+        sl_batch_observe(&b, 17, 0, 8000);
+        sl_batch_observe(&b, 1, 0, 4000);
+        sl_batch_observe(&b, 0, 100, 60000);
+    }
+    for (size_t i = 0; i < 32; i++)
+        e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
+    e[32] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+    sl_batch_pick(&b, e, 33); /* asked for: decoding alone, seen a while ago or never */
+    sl_batch_observe(&b, 32, 0, 22800);
+    sl_batch_pick(&b, e, 33);
+    assert_int_equal(e[32].take, (size_t)((SL_BATCH_STRETCH - 1) * 22.8 / 0.6));
 }
 
 /* 32 clients that ask again as soon as they were answered: first tokens come soon, and the steps
@@ -328,6 +375,8 @@ int main(void)
         cmocka_unit_test(test_long_prompts_stall_no_stream),
         cmocka_unit_test(test_long_prompts_follow_the_streams),
         cmocka_unit_test(test_a_slow_first_step_is_forgotten),
+        cmocka_unit_test(test_a_fast_step_is_forgotten),
+        cmocka_unit_test(test_sizes_are_told_apart),
         cmocka_unit_test(test_a_closed_loop_waits_for_no_first_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
