@@ -14,8 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "engine/base/mem.h"
 #include "engine/workers.h"
@@ -97,17 +96,28 @@ static bool populate(const struct sl_slab *s, size_t from, size_t to)
     return madvise(s->base + from, to - from, MADV_POPULATE_WRITE) == 0;
 }
 
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 /* Slots may be in use meanwhile: nothing is written. A page that it does not come to (no memory is
- * left) comes when it is used. For seconds it could use a whole processor, which the engine's
- * threads are to have before it. */
+ * left) comes when it is used. It would take a whole processor from the engine's threads for
+ * seconds, so it rests three quarters of the time; not by a lower priority: the system would put it
+ * aside with a lock on the process's memory, and others wait for that. */
 static void *fill(void *arg)
 {
-    enum { NICE = 19 };
+    enum { REST = 3, NS = 1000000000 };
     struct sl_slab *s = arg;
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
-    for (size_t i = AT_ONCE; i < s->map_bytes && !atomic_load(&s->stop); i += HUGE_PAGE)
+    for (size_t i = AT_ONCE; i < s->map_bytes && !atomic_load(&s->stop); i += HUGE_PAGE) {
+        int64_t rest = -now_ns();
         if (!populate(s, i, s->map_bytes - i < HUGE_PAGE ? s->map_bytes : i + HUGE_PAGE))
             break;
+        rest = REST * (rest + now_ns());
+        (void)nanosleep(&(struct timespec){.tv_sec = rest / NS, .tv_nsec = rest % NS}, NULL);
+    }
     return NULL;
 }
 
