@@ -29,12 +29,13 @@ static double stretch(const struct sl_batch *b, const struct wishes *w)
     return SL_BATCH_STRETCH * (double)w->n_prefill / (double)w->n_decode;
 }
 
-/* Few enough rows have one size in common that their steps take about as long. */
+/* Numbers of rows that share a size are so close that their steps take about as long. */
 static size_t size_of(size_t n_decode)
 {
     enum { SINGLE = 8, OF_DOUBLING = 4 };
     size_t size = SINGLE,
-           from = SINGLE; /* of the doubling: rows above `from`, up to twice as many */
+           from = SINGLE; /* the doubling's rows: above `from`, up to twice as many */
+    assert(n_decode >= 1);
     if (n_decode <= SINGLE)
         return n_decode - 1;
     for (; n_decode > 2 * from; from *= 2)
@@ -43,12 +44,16 @@ static size_t size_of(size_t n_decode)
     return min_size(size, SL_BATCH_SIZES - 1);
 }
 
-/* Whether this step is decoding's alone, for its time to be known. */
+/* Whether this step is decoding's alone, for its time to be known: one of a size that was never
+ * seen, and of all that were seen one in SL_BATCH_RENEW steps. */
 static bool measures(struct sl_batch *b, size_t n_decode)
 {
     uint64_t *asked = &b->decode[size_of(n_decode)].asked_at;
-    if (*asked && b->n_steps - *asked < SL_BATCH_RENEW)
-        return false;
+    if (*asked) {
+        if (b->n_steps - *asked < SL_BATCH_RENEW || b->n_steps - b->renewed < SL_BATCH_RENEW)
+            return false;
+        b->renewed = b->n_steps;
+    }
     *asked = b->n_steps;
     return true;
 }

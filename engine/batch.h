@@ -23,7 +23,7 @@ enum {
     SL_BATCH_BURST_STEPS = 2,
     SL_BATCH_BESIDE = 8,
     SL_BATCH_RENEW = 64,
-    SL_BATCH_SIZES = 40 /* of decode rows: 1 … 8, then four for each doubling */
+    SL_BATCH_SIZES = 44 /* of decode rows: 1 … 8, then four for each doubling, up to 4096 */
 };
 
 enum sl_batch_kind { SL_BATCH_DECODE, SL_BATCH_REPLAY, SL_BATCH_PREFILL };
@@ -40,6 +40,7 @@ struct sl_batch {
     size_t max_rows;
     size_t cursor;     /* which prefill turn is first next time, counted among them */
     uint64_t n_steps;  /* picked */
+    uint64_t renewed;  /* of them, when a size that was known was asked for last */
     double prefill_us; /* what a row of prefill adds; 0: not measured yet */
     struct {
         double us;         /* a step of so many decode rows alone; 0: not measured yet */

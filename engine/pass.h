@@ -128,7 +128,7 @@ void sl_pass_products(const struct sl_pass *p, const struct sl_product *v, size_
                       const void *arg, void (*also)(const void *arg, size_t part, size_t n_parts));
 
 /* Calls fn for all (span, head) pairs, whose cost is their span's rows: one whole stage. tmp: the
- * thread's own (sl_load_scratch). */
+ * part's own (sl_load_scratch). */
 void sl_pass_heads(const struct sl_pass *p, size_t n_heads,
                    void (*fn)(const void *arg, const struct sl_span *span, size_t head, float *tmp),
                    const void *arg);

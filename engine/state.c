@@ -96,27 +96,28 @@ static bool populate(const struct sl_slab *s, size_t from, size_t to)
     return madvise(s->base + from, to - from, MADV_POPULATE_WRITE) == 0;
 }
 
-static int64_t now_ns(void)
+static int64_t used_ns(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* Slots may be in use meanwhile: nothing is written. A page that it does not come to (no memory is
  * left) comes when it is used. It would take a whole processor from the engine's threads for
- * seconds, so it rests three quarters of the time; not by a lower priority: the system would put it
- * aside with a lock on the process's memory, and others wait for that. */
+ * seconds, so it rests three times as long as it works; not by a lower priority: the system would
+ * put it aside with a lock on the process's memory, and others wait for that. */
 static void *fill(void *arg)
 {
-    enum { REST = 3, NS = 1000000000 };
+    enum { REST = 3, REST_MAX_NS = 20000000 };
     struct sl_slab *s = arg;
     for (size_t i = AT_ONCE; i < s->map_bytes && !atomic_load(&s->stop); i += HUGE_PAGE) {
-        int64_t rest = -now_ns();
+        int64_t begin = used_ns();
         if (!populate(s, i, s->map_bytes - i < HUGE_PAGE ? s->map_bytes : i + HUGE_PAGE))
             break;
-        rest = REST * (rest + now_ns());
-        (void)nanosleep(&(struct timespec){.tv_sec = rest / NS, .tv_nsec = rest % NS}, NULL);
+        int64_t rest = REST * (used_ns() - begin);
+        struct timespec t = {.tv_nsec = rest < REST_MAX_NS ? rest : REST_MAX_NS};
+        (void)nanosleep(&t, NULL);
     }
     return NULL;
 }

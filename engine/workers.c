@@ -2,18 +2,20 @@
  *
  * One word, `calls`, counts the calls. The caller writes fn and arg, adds one, and works on part 0;
  * a worker that sees the word change takes its part, works on it and takes one off `pending`; the
- * caller returns when that is zero. A part that its worker has not taken when the caller is done
- * with its own, because the system does not let the worker run, is the caller's. A waiter (a worker
- * for `calls`, the caller for `pending`) first spins for SPIN_NS, which covers the gap between two
- * calls of a step, then sleeps on the word with a futex: a wake-up through the kernel costs as much
- * as a whole small call, but an idle engine, or one whose worker was put aside by the system, must
- * not burn a core. With more threads than processors spinning only keeps the others from running,
- * so nobody spins then.
+ * caller returns when that is zero. A part that its worker has not taken shortly after the caller
+ * is done with its own, because the system does not let the worker run, is the caller's.
  *
- * Nor where the system has put waiter and waited for on one processor, as it does while another
- * program has the next one: each wait would begin with SPIN_NS in which nothing can come, and a
- * step take seven times as long. Whoever spun in vain FAILURES_MAX times running sleeps at once for
- * the next SKIPS_MIN waits, and tries again after them; twice as many after each try that failed.
+ * A waiter (a worker for `calls`, the caller for `pending`) first spins for SPIN_NS, which covers
+ * the gap between two calls of a step, then sleeps on the word with a futex: a wake-up through the
+ * kernel costs as much as a whole small call, but an idle engine, or one whose worker was put aside
+ * by the system, must not burn a core. With more threads than processors spinning only keeps the
+ * others from running, so nobody spins then.
+ *
+ * Nobody spins long, either, where the system has put a waiter and whom it waits for on one
+ * processor, as it does while another program has the next one: each wait would begin with SPIN_NS
+ * in which nothing can come, and a step take six times as long. Whoever spun in vain FAILURES_MAX
+ * times running sleeps after BRIEF_NS for the next SKIPS_MIN waits, then tries again; each time
+ * that fails for twice as many, up to SKIPS_MAX. Whatever comes while it spins ends that.
  *
  * Sleeping and waking: the sleeper announces itself, then looks at the word again (the kernel does,
  * inside the wait); the waker changes the word, then looks for announced sleepers. All four are
@@ -36,9 +38,10 @@
 
 enum {
     SPIN_NS = 50000,
+    BRIEF_NS = 2000,
     SPINS_PER_LOOK = 32, /* pauses between two looks at the clock */
     FAILURES_MAX = 3,
-    SKIPS_MIN = 32, /* a third of a step's */
+    SKIPS_MIN = 32, /* a third of a step's waits */
     SKIPS_MAX = 1024
 };
 
@@ -51,7 +54,13 @@ struct word {
 /* A waiter's own. */
 struct patience {
     unsigned failures;    /* spins in vain since one that was not */
-    unsigned skips, next; /* waits that do not spin; how many it will be after the next failure */
+    unsigned skips, next; /* waits that spin briefly; how many after the next failure */
+};
+
+/* What a waiter waits for: that a word has this value, or that it has another one. */
+struct until {
+    uint32_t value;
+    bool equal;
 };
 
 struct worker {
@@ -103,14 +112,19 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Whether the word changed from `old`, to *ret. */
-static bool spin(struct word *word, uint32_t old, int64_t spin_ns, uint32_t *ret)
+static bool came(struct word *word, struct until u, uint32_t *ret)
 {
-    int64_t end = now_ns() + spin_ns;
+    *ret = atomic_load_explicit(&word->value, memory_order_acquire);
+    return (*ret == u.value) == u.equal;
+}
+
+/* Whether it came within that time; the word's value to *ret. */
+static bool spin(struct word *word, struct until u, int64_t ns, uint32_t *ret)
+{
+    int64_t end = now_ns() + ns;
     do {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
-            *ret = atomic_load_explicit(&word->value, memory_order_acquire);
-            if (*ret != old)
+            if (came(word, u, ret))
                 return true;
             pause_briefly();
         }
@@ -118,34 +132,31 @@ static bool spin(struct word *word, uint32_t old, int64_t spin_ns, uint32_t *ret
     return false;
 }
 
-static bool spin_patiently(struct patience *p, struct word *word, uint32_t old, int64_t spin_ns,
+static bool spin_patiently(struct patience *p, struct word *word, struct until u, int64_t ns,
                            uint32_t *ret)
 {
-    if (p->skips > 0) {
-        p->skips--;
-        return false;
-    }
-    if (spin(word, old, spin_ns, ret)) {
+    if (spin(word, u, p->skips > 0 ? BRIEF_NS : ns, ret)) {
         *p = (struct patience){.failures = 0};
         return true;
     }
-    if (++p->failures >= FAILURES_MAX) {
+    if (p->skips > 0) {
+        p->skips--;
+    } else if (++p->failures >= FAILURES_MAX) {
         p->skips = p->next < SKIPS_MIN ? SKIPS_MIN : p->next;
         p->next = 2 * p->skips < SKIPS_MAX ? 2 * p->skips : SKIPS_MAX;
     }
     return false;
 }
 
-/* Returns the value once it is another than `old`. */
-static uint32_t wait_for_change(struct patience *p, struct word *word, uint32_t old,
-                                int64_t spin_ns)
+/* Returns the word's value. */
+static uint32_t wait_until(struct patience *p, struct word *word, struct until u, int64_t spin_ns)
 {
-    uint32_t v = atomic_load_explicit(&word->value, memory_order_acquire);
-    if (v != old || (spin_ns > 0 && spin_patiently(p, word, old, spin_ns, &v)))
+    uint32_t v;
+    if (came(word, u, &v) || (spin_ns > 0 && spin_patiently(p, word, u, spin_ns, &v)))
         return v;
     atomic_fetch_add(&word->sleepers, 1);
-    while ((v = atomic_load(&word->value)) == old)
-        futex(&word->value, FUTEX_WAIT, old);
+    while (((v = atomic_load(&word->value)) == u.value) != u.equal)
+        futex(&word->value, FUTEX_WAIT, v);
     atomic_fetch_sub(&word->sleepers, 1);
     return v;
 }
@@ -166,7 +177,7 @@ static void *worker_main(void *arg)
     struct patience p = {.failures = 0};
     uint32_t call = 0;
     for (;;) {
-        call = wait_for_change(&p, &w->calls, call, w->spin_ns);
+        call = wait_until(&p, &w->calls, (struct until){call, false}, w->spin_ns);
         if (!take(me, call))
             continue;
         if (!w->fn)
@@ -188,30 +199,23 @@ static uint32_t call_workers(struct sl_workers *w, sl_work_fn *fn, void *arg)
     return call;
 }
 
-/* Both: how many parts are not done. */
-static uint32_t left_soon(struct sl_workers *w)
+/* Works on the parts that nobody has taken, until all are done. */
+static void do_untaken(struct sl_workers *w, uint32_t call)
 {
     uint32_t left = atomic_load_explicit(&w->pending.value, memory_order_acquire);
-    for (int i = 0; i < SPINS_PER_LOOK && left > 0 && w->spin_ns > 0; i++) {
-        pause_briefly();
-        left = atomic_load_explicit(&w->pending.value, memory_order_acquire);
-    }
-    return left;
-}
-
-static uint32_t do_untaken(struct sl_workers *w, uint32_t call, uint32_t left)
-{
     for (size_t part = 1; part < w->n_threads && left > 0; part++) {
         if (take(&w->workers[part], call)) {
             w->fn(w->arg, part, w->n_threads);
-            left = atomic_fetch_sub(&w->pending.value, 1) - 1;
+            atomic_fetch_sub(&w->pending.value, 1);
         }
+        left = atomic_load_explicit(&w->pending.value, memory_order_acquire);
     }
-    return left;
 }
 
 void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg)
 {
+    const struct until done = {0, true};
+    uint32_t left;
     assert(fn);
     w->n_calls++;
     if (w->n_threads == 1) {
@@ -220,9 +224,10 @@ void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg)
     }
     uint32_t call = call_workers(w, fn, arg);
     fn(arg, 0, w->n_threads);
-    uint32_t left = do_untaken(w, call, left_soon(w));
-    while (left != 0)
-        left = wait_for_change(&w->patience, &w->pending, left, w->spin_ns);
+    if (w->spin_ns > 0 && spin(&w->pending, done, BRIEF_NS, &left))
+        return;
+    do_untaken(w, call);
+    (void)wait_until(&w->patience, &w->pending, done, w->spin_ns);
 }
 
 size_t sl_workers_threads(const struct sl_workers *w)

@@ -1,4 +1,4 @@
-/* workers.h: the engine thread's helpers. Each call runs one function on all of them at once.
+/* workers.h: the engine thread's helpers. Each call runs one function in parts, on all of them.
  *
  * Owner: the engine thread. A worker spins for a short while for the next call (a step is some
  * hundred calls) and sleeps on a futex after that; it never holds a lock that the engine waits
@@ -13,7 +13,9 @@ struct sl_workers;
 
 enum { SL_MAX_THREADS = 1024 };
 
-/* part: 0 … n_parts - 1; part 0 is the calling thread's. Must not allocate or block. */
+/* part: 0 … n_parts - 1. Part 0 runs on the calling thread, and so may others, one after another,
+ * whose workers are late: no part may wait for another one, and what a function keeps is the
+ * part's, not the thread's. Must not allocate or block. */
 typedef void sl_work_fn(void *arg, size_t part, size_t n_parts);
 
 /* Processors that this process may run on. */

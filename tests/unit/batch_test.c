@@ -286,8 +286,7 @@ static void test_a_slow_first_step_is_forgotten(void **state)
     assert_in_range(n_long, 1, SL_BATCH_RENEW);
 }
 
-/* The same with one that took a third of the time: prompts are not read with a third of their rows
- * for more than twice that long. */
+/* The same with one that took a third of the time: prompts get the rows that are theirs again. */
 static void test_a_fast_step_is_forgotten(void **state)
 {
     (void)state;
@@ -327,10 +326,30 @@ static void test_sizes_are_told_apart(void **state)
     for (size_t i = 0; i < 32; i++)
         e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
     e[32] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
-    sl_batch_pick(&b, e, 33); /* asked for: decoding alone, seen a while ago or never */
-    sl_batch_observe(&b, 32, 0, 22800);
     sl_batch_pick(&b, e, 33);
     assert_int_equal(e[32].take, (size_t)((SL_BATCH_STRETCH - 1) * 22.8 / 0.6));
+}
+
+/* However the number of those that decode wanders, prompts pause for few steps. */
+static void test_few_steps_are_without_prompts(void **state)
+{
+    (void)state;
+    enum { STEPS = 100 * SL_BATCH_RENEW, MOST = 32, SIZES = 16 };
+    struct sl_batch b;
+    uint64_t seed = 3;
+    size_t n_alone = 0;
+    sl_batch_init(&b, STEP_ROWS);
+    for (int step = 0; step < STEPS; step++) {
+        struct sl_batch_entry e[MOST + 1];
+        size_t n = 1 + next_random(&seed) % MOST;
+        for (size_t i = 0; i < n; i++)
+            e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
+        e[n] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+        sl_batch_pick(&b, e, n + 1);
+        sl_batch_observe(&b, n, e[n].take, 1000 * (10 + 0.4 * (double)n + 0.6 * (double)e[n].take));
+        n_alone += !e[n].take;
+    }
+    assert_in_range(n_alone, SIZES, SIZES + STEPS / SL_BATCH_RENEW);
 }
 
 /* 32 clients that ask again as soon as they were answered: first tokens come soon, and the steps
@@ -377,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_a_slow_first_step_is_forgotten),
         cmocka_unit_test(test_a_fast_step_is_forgotten),
         cmocka_unit_test(test_sizes_are_told_apart),
+        cmocka_unit_test(test_few_steps_are_without_prompts),
         cmocka_unit_test(test_a_closed_loop_waits_for_no_first_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

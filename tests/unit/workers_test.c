@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <dirent.h>
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +161,7 @@ static void check_idle(size_t n_threads)
     const int64_t ms = 1000000;
     struct sl_workers *w = open_workers(n_threads);
     int64_t end = now_ns(CLOCK_MONOTONIC);
-    sl_workers_run(w, part_0_is_slow, &end); /* all have started */
+    sl_workers_run(w, part_0_is_slow, &end); /* they have started, or do so now */
     int64_t others = now_ns(CLOCK_PROCESS_CPUTIME_ID) - now_ns(CLOCK_THREAD_CPUTIME_ID);
     end = now_ns(CLOCK_MONOTONIC) + 30 * ms;
     sl_workers_run(w, part_0_is_slow, &end);
@@ -184,9 +185,15 @@ static void put_on(const cpu_set_t *set)
     DIR *d = opendir("/proc/self/task");
     assert_non_null(d);
     for (struct dirent *e; (e = readdir(d));)
-        if (e->d_name[0] != '.')
-            assert_int_equal(sched_setaffinity(atoi(e->d_name), sizeof *set, set), 0);
+        if (e->d_name[0] != '.' && sched_setaffinity(atoi(e->d_name), sizeof *set, set))
+            assert_int_equal(errno, ESRCH); /* it ended just now */
     closedir(d);
+}
+
+static void count_run(void *arg, size_t part, size_t n_parts)
+{
+    (void)n_parts;
+    ((size_t *)arg)[part]++;
 }
 
 /* Whoever spins then keeps away whom it waits for. */
@@ -195,8 +202,7 @@ static void threads_on_one_processor_do_not_spin(void **state)
     (void)state;
     enum { CALLS = 2000, MOST_US = 25 }; /* of processor time a call; spinning takes 50 or more */
     cpu_set_t all, one;
-    static struct job j;
-    memset(&j, 0, sizeof j);
+    size_t runs[2] = {0};
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     struct sl_workers *w = open_workers(2); /* which may spin where there are two processors */
     CPU_ZERO(&one);
@@ -205,13 +211,13 @@ static void threads_on_one_processor_do_not_spin(void **state)
             CPU_SET(i, &one);
     put_on(&one);
     int64_t begin = now_ns(CLOCK_PROCESS_CPUTIME_ID);
-    for (j.calls = 1; j.calls <= CALLS; j.calls++)
-        sl_workers_run(w, work, &j);
+    for (int call = 0; call < CALLS; call++)
+        sl_workers_run(w, count_run, runs);
     int64_t us = (now_ns(CLOCK_PROCESS_CPUTIME_ID) - begin) / 1000;
     put_on(&all);
     sl_workers_close(w);
-    assert_int_equal(j.runs[0], CALLS);
-    assert_int_equal(j.runs[1], CALLS);
+    assert_int_equal(runs[0], CALLS);
+    assert_int_equal(runs[1], CALLS);
     if (us > (int64_t)CALLS * MOST_US)
         fail_msg("%d calls took %lld µs of processor time", CALLS, (long long)us);
 }
