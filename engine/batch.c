@@ -64,8 +64,8 @@ static size_t prefill_budget(const struct sl_batch *b, size_t room, const struct
         return room;
     double more = stretch(b, w) - 1, decode_us = b->decode[size_of(w->n_decode)].us;
     double fit = BESIDE_UNMEASURED / (SL_BATCH_STRETCH - 1); /* into another step's time */
-    if (decode_us > 0 && b->prefill_us > 0)
-        fit = decode_us / b->prefill_us;
+    if (decode_us > 0 && b->prefill_us > 0) /* no row of prefill costs more than one that decodes */
+        fit = fmax(decode_us / b->prefill_us, (double)w->n_decode);
     double rows = fmax(more * fit, fmax(BESIDE_LEAST, fmin(fit, SL_BATCH_BESIDE)));
     return rows > (double)room ? room : (size_t)rows;
 }

@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -28,8 +27,10 @@ struct sl_slab {
     uint32_t *free; /* numbers of the free slots; the last one is taken next */
     uint32_t *refs; /* by slot number */
     pthread_t filler;
-    bool filling;
-    atomic_bool stop;
+    bool filling; /* there is one, and what follows */
+    pthread_mutex_t lock;
+    pthread_cond_t stopped;
+    bool stop; /* under the lock */
 };
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20, AT_ONCE = 64 << 20 };
@@ -96,11 +97,29 @@ static bool populate(const struct sl_slab *s, size_t from, size_t to)
     return madvise(s->base + from, to - from, MADV_POPULATE_WRITE) == 0;
 }
 
+enum { SECOND_NS = 1000000000 };
+
 static int64_t used_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    return (int64_t)t.tv_sec * SECOND_NS + t.tv_nsec;
+}
+
+/* Whether it is to go on after so much rest. */
+static bool rest(struct sl_slab *s, int64_t ns)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    ns += t.tv_nsec;
+    t.tv_sec += ns / SECOND_NS;
+    t.tv_nsec = ns % SECOND_NS;
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && pthread_cond_timedwait(&s->stopped, &s->lock, &t) == 0)
+        continue;
+    bool stop = s->stop;
+    pthread_mutex_unlock(&s->lock);
+    return !stop;
 }
 
 /* Slots may be in use meanwhile: nothing is written. A page that it does not come to (no memory is
@@ -109,32 +128,42 @@ static int64_t used_ns(void)
  * put it aside with a lock on the process's memory, and others wait for that. */
 static void *fill(void *arg)
 {
-    enum { REST = 3, REST_MAX_NS = 20000000 };
+    enum { REST = 3 };
     struct sl_slab *s = arg;
-    for (size_t i = AT_ONCE; i < s->map_bytes && !atomic_load(&s->stop); i += HUGE_PAGE) {
+    for (size_t i = AT_ONCE; i < s->map_bytes; i += HUGE_PAGE) {
         int64_t begin = used_ns();
-        if (!populate(s, i, s->map_bytes - i < HUGE_PAGE ? s->map_bytes : i + HUGE_PAGE))
+        if (!populate(s, i, s->map_bytes - i < HUGE_PAGE ? s->map_bytes : i + HUGE_PAGE) ||
+            !rest(s, REST * (used_ns() - begin)))
             break;
-        int64_t rest = REST * (used_ns() - begin);
-        struct timespec t = {.tv_nsec = rest < REST_MAX_NS ? rest : REST_MAX_NS};
-        (void)nanosleep(&t, NULL);
     }
     return NULL;
+}
+
+static bool start_filler(struct sl_slab *s)
+{
+    sigset_t all, old;
+    pthread_condattr_t attr;
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&s->lock, NULL);
+    (void)pthread_cond_init(&s->stopped, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    bool started = pthread_create(&s->filler, NULL, fill, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return started;
 }
 
 /* Slots are taken from the beginning on, and it is ahead of them: a server is not kept from being
  * ready by the clearing of gigabytes that its first thousand sessions will not use. */
 static void fill_behind(struct sl_slab *s)
 {
-    sigset_t all, old;
     if (s->map_bytes <= AT_ONCE || !populate(s, 0, AT_ONCE)) {
         touch(s);
         return;
     }
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    s->filling = pthread_create(&s->filler, NULL, fill, s) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    s->filling = start_filler(s);
     if (!s->filling)
         touch(s);
 }
@@ -197,8 +226,13 @@ void sl_slab_close(struct sl_slab *s)
     if (!s)
         return;
     if (s->filling) {
-        atomic_store(&s->stop, true);
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_signal(&s->stopped);
+        pthread_mutex_unlock(&s->lock);
         pthread_join(s->filler, NULL);
+        pthread_mutex_destroy(&s->lock);
+        pthread_cond_destroy(&s->stopped);
     }
     if (s->base)
         munmap(s->base, s->map_bytes);

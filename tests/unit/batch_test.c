@@ -286,12 +286,13 @@ static void test_a_slow_first_step_is_forgotten(void **state)
     assert_in_range(n_long, 1, SL_BATCH_RENEW);
 }
 
-/* The same with one that took a third of the time: prompts get the rows that are theirs again. */
+/* The same with one that took a third of the time: prompts get the rows that are theirs again, and
+ * half as many as there are others until then. */
 static void test_a_fast_step_is_forgotten(void **state)
 {
     (void)state;
     struct sl_batch b;
-    size_t rows = 0;
+    size_t rows = 0, n_alone = 0;
     const double usual_ms = 10 + 0.4 * 32;
     enum { STEPS = 10 * SL_BATCH_RENEW };
     sl_batch_init(&b, STEP_ROWS);
@@ -305,8 +306,11 @@ static void test_a_fast_step_is_forgotten(void **state)
         double ms = usual_ms + 0.6 * (double)e[32].take;
         sl_batch_observe(&b, 32, e[32].take, step ? 1000 * ms : 1000 * ms / 3);
         rows += step >= 3 * SL_BATCH_RENEW ? e[32].take : 0;
+        n_alone += !e[32].take;
+        assert_true(!e[32].take || (double)e[32].take >= (SL_BATCH_STRETCH - 1) * 32);
     }
     double each = floor((SL_BATCH_STRETCH - 1) * usual_ms / 0.6);
+    assert_in_range(n_alone, 1, STEPS / SL_BATCH_RENEW + 1);
     assert_true((double)rows >= 0.9 * (STEPS - 3 * SL_BATCH_RENEW) * each);
 }
 
