@@ -224,8 +224,12 @@ void sl_workers_run(struct sl_workers *w, sl_work_fn *fn, void *arg)
     }
     uint32_t call = call_workers(w, fn, arg);
     fn(arg, 0, w->n_threads);
-    if (w->spin_ns > 0 && spin(&w->pending, done, BRIEF_NS, &left))
+    if (came(&w->pending, done, &left))
         return;
+    if (w->spin_ns > 0 && spin(&w->pending, done, BRIEF_NS, &left)) {
+        w->patience = (struct patience){.failures = 0};
+        return;
+    }
     do_untaken(w, call);
     (void)wait_until(&w->patience, &w->pending, done, w->spin_ns);
 }
