@@ -33,8 +33,7 @@ static double stretch(const struct sl_batch *b, const struct wishes *w)
 static size_t size_of(size_t n_decode)
 {
     enum { SINGLE = 8, OF_DOUBLING = 4 };
-    size_t size = SINGLE,
-           from = SINGLE; /* the doubling's rows: above `from`, up to twice as many */
+    size_t size = SINGLE, from = SINGLE; /* rows of the doubling: above `from`, up to twice that */
     assert(n_decode >= 1);
     if (n_decode <= SINGLE)
         return n_decode - 1;

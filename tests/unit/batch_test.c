@@ -233,6 +233,14 @@ static void test_long_prompts_stall_no_stream(void **state)
     }
 }
 
+/* n that decode, and then a prompt that does not end. */
+static void beside_a_long_prompt(struct sl_batch_entry *e, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
+    e[n] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+}
+
 /* A long prompt that is there all the time: its rows follow how many decode beside it, though no
  * step would be without it. */
 static void test_long_prompts_follow_the_streams(void **state)
@@ -248,9 +256,7 @@ static void test_long_prompts_follow_the_streams(void **state)
             double usual_ms = 10 + 0.4 * (double)n;
             for (int step = 0; step < 600; step++) {
                 struct sl_batch_entry e[33];
-                for (size_t i = 0; i < n; i++)
-                    e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
-                e[n] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+                beside_a_long_prompt(e, n);
                 sl_batch_pick(&b, e, n + 1);
                 double ms = usual_ms + 0.6 * (double)e[n].take;
                 assert_true(step == 0 || ms <= 2.001 * usual_ms);
@@ -299,9 +305,7 @@ static void test_a_fast_step_is_forgotten(void **state)
     sl_batch_observe(&b, 0, 22, 22 * 600);
     for (int step = 0; step < STEPS; step++) {
         struct sl_batch_entry e[33];
-        for (size_t i = 0; i < 32; i++)
-            e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
-        e[32] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+        beside_a_long_prompt(e, 32);
         sl_batch_pick(&b, e, 33);
         double ms = usual_ms + 0.6 * (double)e[32].take;
         sl_batch_observe(&b, 32, e[32].take, step ? 1000 * ms : 1000 * ms / 3);
@@ -327,9 +331,7 @@ static void test_sizes_are_told_apart(void **state)
         sl_batch_observe(&b, 1, 0, 4000);
         sl_batch_observe(&b, 0, 100, 60000);
     }
-    for (size_t i = 0; i < 32; i++)
-        e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
-    e[32] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+    beside_a_long_prompt(e, 32);
     sl_batch_pick(&b, e, 33);
     assert_int_equal(e[32].take, (size_t)((SL_BATCH_STRETCH - 1) * 22.8 / 0.6));
 }
@@ -346,9 +348,7 @@ static void test_few_steps_are_without_prompts(void **state)
     for (int step = 0; step < STEPS; step++) {
         struct sl_batch_entry e[MOST + 1];
         size_t n = 1 + next_random(&seed) % MOST;
-        for (size_t i = 0; i < n; i++)
-            e[i] = (struct sl_batch_entry){SL_BATCH_DECODE, 1, 0, 0};
-        e[n] = (struct sl_batch_entry){SL_BATCH_PREFILL, 100000, 0, 100000};
+        beside_a_long_prompt(e, n);
         sl_batch_pick(&b, e, n + 1);
         sl_batch_observe(&b, n, e[n].take, 1000 * (10 + 0.4 * (double)n + 0.6 * (double)e[n].take));
         n_alone += !e[n].take;
