@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "engine/base/log.h"
@@ -444,7 +445,11 @@ enum sl_code sl_dir_open(struct sl_store **ret, const char *path,
     struct sl_dir *d = new_dir(path, opt, io);
     if (!d)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory to open %s", path);
-    enum sl_code c = open_all(d, err);
+    enum sl_code c = SL_OK;
+    if (getrandom(&d->ix.seed, sizeof d->ix.seed, 0) != (ssize_t)sizeof d->ix.seed)
+        c = sl_fail(err, SL_E_INTERNAL, "no random bits: %s", strerror(errno));
+    if (!c)
+        c = open_all(d, err);
     if (!c)
         c = tell_heads(d, head, arg, err);
     if (!c && uv_async_init(d->loop, &d->wake, sl_dir_wake) != 0)

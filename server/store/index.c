@@ -79,15 +79,26 @@ void sl_index_done(struct sl_index *ix)
     *ix = (struct sl_index){0};
 }
 
+struct hashes {
+    uint64_t plain, seeded;
+};
+
 /* Names hold no '/', so that two pairs never join to the same text. */
-static uint64_t name_hash(const char *tenant, size_t tenant_n, const char *id, size_t id_n)
+static struct hashes hash_names(const struct sl_index *ix, const char *tenant, size_t tenant_n,
+                                const char *id, size_t id_n)
 {
     char text[SL_RECORD_NAMES_MAX + 1];
     assert(tenant_n <= SL_TENANT_MAX && id_n <= SL_SESSION_ID_MAX);
     memcpy(text, tenant, tenant_n);
     text[tenant_n] = '/';
     memcpy(text + tenant_n + 1, id, id_n);
-    return XXH3_64bits(text, tenant_n + 1 + id_n);
+    size_t n = tenant_n + 1 + id_n;
+    return (struct hashes){XXH3_64bits(text, n), XXH3_64bits_withSeed(text, n, ix->seed)};
+}
+
+static struct sl_ix_session **bucket(const struct sl_index *ix, uint64_t seeded)
+{
+    return &ix->buckets[seeded & (ix->n_buckets - 1)];
 }
 
 static bool is_name(const struct sl_ix_session *s, const char *tenant, size_t tenant_n,
@@ -97,13 +108,13 @@ static bool is_name(const struct sl_ix_session *s, const char *tenant, size_t te
            memcmp(s->tenant->name, tenant, tenant_n) == 0;
 }
 
-static struct sl_ix_session *find(const struct sl_index *ix, uint64_t hash, const char *tenant,
+static struct sl_ix_session *find(const struct sl_index *ix, uint64_t seeded, const char *tenant,
                                   size_t tenant_n, const char *id, size_t id_n)
 {
     if (!ix->n_buckets)
         return NULL;
-    struct sl_ix_session *s = ix->buckets[hash & (ix->n_buckets - 1)];
-    while (s && !(s->hash == hash && is_name(s, tenant, tenant_n, id, id_n)))
+    struct sl_ix_session *s = *bucket(ix, seeded);
+    while (s && !(s->seeded == seeded && is_name(s, tenant, tenant_n, id, id_n)))
         s = s->next;
     return s;
 }
@@ -111,7 +122,8 @@ static struct sl_ix_session *find(const struct sl_index *ix, uint64_t hash, cons
 struct sl_ix_session *sl_index_find(const struct sl_index *ix, const char *tenant, size_t tenant_n,
                                     const char *id, size_t id_n)
 {
-    return find(ix, name_hash(tenant, tenant_n, id, id_n), tenant, tenant_n, id, id_n);
+    struct hashes h = hash_names(ix, tenant, tenant_n, id, id_n);
+    return find(ix, h.seeded, tenant, tenant_n, id, id_n);
 }
 
 static void grow(struct sl_index *ix)
@@ -123,7 +135,7 @@ static void grow(struct sl_index *ix)
     for (size_t i = 0; i < ix->n_buckets; i++) {
         for (struct sl_ix_session *s = ix->buckets[i], *next; s; s = next) {
             next = s->next;
-            struct sl_ix_session **b = &buckets[s->hash & (n - 1)];
+            struct sl_ix_session **b = &buckets[s->seeded & (n - 1)];
             s->next = *b;
             *b = s;
         }
@@ -152,8 +164,8 @@ static struct sl_ix_tenant *get_tenant(struct sl_index *ix, const char *name, si
 struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size_t tenant_n,
                                    const char *id, size_t id_n)
 {
-    uint64_t hash = name_hash(tenant, tenant_n, id, id_n);
-    struct sl_ix_session *s = find(ix, hash, tenant, tenant_n, id, id_n);
+    struct hashes h = hash_names(ix, tenant, tenant_n, id, id_n);
+    struct sl_ix_session *s = find(ix, h.seeded, tenant, tenant_n, id, id_n);
     if (s)
         return s;
     if (ix->n_nodes >= ix->n_buckets && !ix->walked)
@@ -167,8 +179,9 @@ struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size
     memcpy(s->id, id, id_n);
     s->id_n = id_n;
     s->tenant = t;
-    s->hash = hash;
-    struct sl_ix_session **b = &ix->buckets[hash & (ix->n_buckets - 1)];
+    s->hash = h.plain;
+    s->seeded = h.seeded;
+    struct sl_ix_session **b = bucket(ix, h.seeded);
     s->next = *b;
     *b = s;
     ix->n_nodes++;
@@ -180,7 +193,7 @@ void sl_index_release(struct sl_index *ix, struct sl_ix_session *s)
     if (s->exists || s->ops)
         return;
     assert(!s->entries && !s->kept);
-    struct sl_ix_session **p = &ix->buckets[s->hash & (ix->n_buckets - 1)];
+    struct sl_ix_session **p = bucket(ix, s->seeded);
     while (*p != s)
         p = &(*p)->next;
     *p = s->next;

@@ -77,7 +77,8 @@ struct sl_ix_name {
 
 struct sl_ix_session {
     struct sl_ix_session *next; /* in its bucket */
-    uint64_t hash;
+    uint64_t hash;              /* of both names, on every machine the same: files.h's folder */
+    uint64_t seeded;            /* likewise, with the index's seed: its bucket */
     struct sl_ix_tenant *tenant;
     struct sl_op *ops, *last_op; /* what was asked for, in order; the first one is being done */
     bool exists;                 /* false: a place to wait in; nothing below is meaningful */
@@ -110,6 +111,8 @@ struct sl_moved;
 struct sl_index {
     struct sl_ix_session **buckets;
     size_t n_buckets; /* a power of two; 0: none yet */
+    uint64_t seed;    /* drawn at open: clients name sessions, and none may know which names meet in
+                         one bucket */
     size_t n_nodes, n_sessions;
     struct sl_ix_tenant *tenants;
     uint64_t live;           /* bytes of all records that are needed */

@@ -151,13 +151,15 @@ static enum sl_code probe(struct sl_redis *r, bool durable, struct sl_error *err
     return c;
 }
 
-static enum sl_code name_node(struct sl_redis *r, struct sl_error *err)
+/* A name for this process, and a seed. */
+static enum sl_code draw_names(struct sl_redis *r, struct sl_error *err)
 {
-    unsigned char random[8];
+    unsigned char random[8 + sizeof r->line_seed];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
         return sl_fail(err, SL_E_INTERNAL, "no random bits: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof random; i++)
+    for (size_t i = 0; i < 8; i++)
         snprintf(r->node + 2 * i, 3, "%02x", random[i]);
+    memcpy(&r->line_seed, random + 8, sizeof r->line_seed);
     return SL_OK;
 }
 
@@ -206,7 +208,7 @@ enum sl_code sl_rd_open(struct sl_store **ret, const char *rest, const struct sl
         queues[i]->tail = &queues[i]->head;
     enum sl_code c = sl_rd_address_parse(&r->address, rest, err);
     if (!c)
-        c = name_node(r, err);
+        c = draw_names(r, err);
     if (!c)
         c = probe(r, opt->durable, err);
     if (!c)

@@ -203,6 +203,7 @@ struct sl_redis {
     size_t n_ops;
     struct sl_rd_op *newest, *oldest;
     struct sl_rd_line *lines[SL_REDIS_LINES];
+    uint64_t line_seed; /* drawn at open: clients name sessions (index.h has one, too) */
     struct sl_rd_queue arrivals, to_send, later, transfers, finished;
     size_t in_flight; /* bytes */
     unsigned n_transfers;

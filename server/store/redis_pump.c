@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "engine/base/mem.h"
 
@@ -47,7 +48,7 @@ static void queue_remove(struct sl_rd_queue *q, const struct sl_rd_op *op)
 
 static struct sl_rd_line **bucket_of(struct sl_redis *r, const char *name)
 {
-    uint64_t h = sl_record_hash(name, strlen(name));
+    uint64_t h = XXH3_64bits_withSeed(name, strlen(name), r->line_seed);
     return &r->lines[h & (SL_REDIS_LINES - 1)];
 }
 

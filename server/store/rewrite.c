@@ -309,7 +309,7 @@ enum sl_code sl_rewrite_begin(struct sl_rewrite *w, struct sl_index *ix)
 /* It is in no bucket that was listed already. */
 static bool comes_later(const struct sl_rewrite *w, const struct sl_ix_session *s)
 {
-    return !w->is_listed && (s->hash & (w->ix->n_buckets - 1)) >= w->n_walked;
+    return !w->is_listed && (s->seeded & (w->ix->n_buckets - 1)) >= w->n_walked;
 }
 
 bool sl_rewrite_note(struct sl_rewrite *w, struct sl_ix_session *s, const struct sl_record *r,

@@ -14,7 +14,7 @@
  * burst      so many clients at once, from rest: the last first token; and the same with one token
  *            to generate, which is the prefill alone.
  * neighbour  one stream, then a prompt of 2,000 tokens beside it: its longest gap against its usual
- *            one.
+ *            one, and against the longest of as many once it is alone again.
  * idle       the server's memory for sessions that nobody uses, beside their states, as a share of
  *            these.
  *
@@ -82,7 +82,19 @@ static uint64_t seed = 1;
 /* --- what is measured --------------------------------------------------------------------------*/
 
 /* One line of the result: each value's rounds, for each target. */
-enum value { RATE, FIRST_50, FIRST_99, GAP_50, GAP_99, PREFILL, LONGEST, USUAL, ABOVE, VALUES };
+enum value {
+    RATE,
+    FIRST_50,
+    FIRST_99,
+    GAP_50,
+    GAP_99,
+    PREFILL,
+    LONGEST,
+    ALONE,
+    USUAL,
+    ABOVE,
+    VALUES
+};
 
 static const struct {
     const char *name;   /* as a key; the unit is its end */
@@ -96,6 +108,7 @@ static const struct {
     [GAP_99] = {"between_tokens_p99_ms", "between p99", 1e3},
     [PREFILL] = {"prefill_alone_ms", "prefill", 1e3},
     [LONGEST] = {"longest_gap_ms", "longest gap", 1e3},
+    [ALONE] = {"longest_gap_alone_ms", "longest alone", 1e3},
     [USUAL] = {"usual_gap_ms", "usual gap", 1e3},
     [ABOVE] = {"share_above_state", "above state", 1},
 };
@@ -182,7 +195,7 @@ static void steady(struct row *row, size_t t)
     struct series *cell = row->cell[t];
     struct loop l = {.n_events = 0};
     struct sample gaps = {0};
-    streams_init(&l.v, targets[t].s.base, row->clients);
+    streams_init(&l.v, &targets[t].s, row->clients);
     double begin = bench_now(), from, end = begin + opt.seconds;
     l.from = begin + opt.seconds / 4;
     for (size_t i = 0; i < row->clients; i++) {
@@ -214,11 +227,12 @@ static void steady(struct row *row, size_t t)
 }
 
 /* All at once; the first tokens' times to `first`. Seconds until the last answer was whole. */
-static double all_at_once(const char *base, size_t n, size_t n_tokens, struct sample *first)
+static double all_at_once(const struct serving *server, size_t n, size_t n_tokens,
+                          struct sample *first)
 {
     struct streams v;
     size_t running = 1;
-    streams_init(&v, base, n);
+    streams_init(&v, server, n);
     double begin = bench_now();
     for (size_t i = 0; i < n; i++)
         begin_one(&v, i, opt.prompt, n_tokens);
@@ -239,8 +253,8 @@ static void burst(struct row *row, size_t t)
 {
     struct sample first = {0}, alone = {0};
     struct series *cell = row->cell[t];
-    series_add(&cell[PREFILL], all_at_once(targets[t].s.base, row->clients, 1, &alone));
-    all_at_once(targets[t].s.base, row->clients, opt.tokens, &first);
+    series_add(&cell[PREFILL], all_at_once(&targets[t].s, row->clients, 1, &alone));
+    all_at_once(&targets[t].s, row->clients, opt.tokens, &first);
     series_add(&cell[FIRST_50], sample_quantile(&first, 0.5));
     series_add(&cell[FIRST_99], sample_quantile(&first, 0.99));
     sample_done(&first);
@@ -256,12 +270,12 @@ static void wait_events(struct streams *v, size_t i, size_t n)
 
 static void neighbour(struct row *row, size_t t)
 {
-    enum { ALONE = 48, STREAM = 4096 };
+    enum { BEFORE = 48, STREAM = 4096 };
     struct streams v;
     struct series *cell = row->cell[t];
-    streams_init(&v, targets[t].s.base, 2);
+    streams_init(&v, &targets[t].s, 2);
     begin_one(&v, 0, opt.prompt, STREAM);
-    wait_events(&v, 0, ALONE);
+    wait_events(&v, 0, BEFORE);
     series_add(&cell[USUAL], sample_quantile(&v.all[0].gaps, 0.5));
     sample_clear(&v.all[0].gaps);
     begin_one(&v, 1, LONG_PROMPT, 1);
@@ -271,6 +285,12 @@ static void neighbour(struct row *row, size_t t)
         serving_die("the stream ended before the long prompt was read");
     wait_events(&v, 0, v.all[0].events + 2); /* a gap that had begun belongs to it */
     series_add(&cell[LONGEST], sample_quantile(&v.all[0].gaps, 1));
+    size_t n = v.all[0].gaps.n;
+    sample_clear(&v.all[0].gaps);
+    wait_events(&v, 0, v.all[0].events + n);
+    if (!v.all[0].running)
+        serving_die("the stream ended before it was alone for as long");
+    series_add(&cell[ALONE], sample_quantile(&v.all[0].gaps, 1));
     streams_done(&v); /* the stream's client goes away */
 }
 
@@ -350,14 +370,14 @@ static struct series ratio(const struct row *r, enum value v)
 
 static void print_table(const struct row *rows, size_t n)
 {
-    printf("%-10s %7s  %-12s %12s %24s %24s\n", "work", "clients", "value", "Slate", "llama.cpp",
+    printf("%-10s %7s  %-13s %12s %24s %24s\n", "work", "clients", "value", "Slate", "llama.cpp",
            "ratio");
     for (size_t i = 0; i < n; i++)
         for (enum value v = 0; v < VALUES; v++) {
             const struct series *a = &rows[i].cell[0][v], *b = &rows[i].cell[1][v];
             if (!a->n)
                 continue;
-            printf("%-10s %7zu  %-12s %12.4g", rows[i].work, rows[i].clients, values[v].column,
+            printf("%-10s %7zu  %-13s %12.4g", rows[i].work, rows[i].clients, values[v].column,
                    values[v].scale * series_median(a));
             if (has_peer(&rows[i], v)) {
                 struct series q = ratio(&rows[i], v);

@@ -159,6 +159,7 @@ void serving_start_llama(struct serving *s, const char *build, const char *const
     for (size_t n = 5; *options && n < ARGS_MAX; n++)
         args[n] = *options++;
     double begin = bench_now();
+    s->closes = true;
     s->pid = serving_child(program, args, -1);
     wait_ready(s, "/health", 20);
     s->ready_s = bench_now() - begin;

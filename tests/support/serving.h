@@ -3,6 +3,7 @@
 #define SLATE_TESTS_SERVING_H
 
 #include <curl/curl.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -11,6 +12,7 @@ struct serving {
     char base[128];
     double ready_s; /* from the start of the process until /readyz said 200 */
     CURL *curl;     /* one connection, kept */
+    bool closes;    /* it ends a connection after an answer that was streamed, without a word */
 };
 
 struct answer {

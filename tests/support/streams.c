@@ -88,7 +88,7 @@ static size_t take(void *data, size_t size, size_t n, void *arg)
     return size * n;
 }
 
-void streams_init(struct streams *v, const char *base, size_t n)
+void streams_init(struct streams *v, const struct serving *server, size_t n)
 {
     static struct curl_slist *json;
     if (!json)
@@ -99,10 +99,11 @@ void streams_init(struct streams *v, const char *base, size_t n)
     for (size_t i = 0; i < n; i++) {
         struct stream *s = &v->all[i];
         s->curl = curl_easy_init();
-        snprintf(s->url, sizeof s->url, "%s/v1/completions", base);
+        snprintf(s->url, sizeof s->url, "%s/v1/completions", server->base);
         curl_easy_setopt(s->curl, CURLOPT_URL, s->url);
         curl_easy_setopt(s->curl, CURLOPT_HTTPHEADER, json);
         curl_easy_setopt(s->curl, CURLOPT_TCP_NODELAY, 1L);
+        curl_easy_setopt(s->curl, CURLOPT_FORBID_REUSE, server->closes ? 1L : 0L);
         curl_easy_setopt(s->curl, CURLOPT_WRITEFUNCTION, take);
         curl_easy_setopt(s->curl, CURLOPT_WRITEDATA, s);
         curl_easy_setopt(s->curl, CURLOPT_PRIVATE, s);

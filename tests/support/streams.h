@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "tests/support/serving.h"
+
 /* Measured values, as many as there are. */
 struct sample {
     double *value;
@@ -20,7 +22,8 @@ double sample_quantile(struct sample *s, double q); /* n ≥ 1; sorts. NaN where
 void sample_clear(struct sample *s);
 void sample_done(struct sample *s);
 
-/* One client: a connection that is kept, one request at a time. Times are bench_now()'s. */
+/* One client: a connection that is kept if the server keeps it, one request at a time. Times are
+ * bench_now()'s. */
 struct stream {
     CURL *curl;
     char url[160], *body;
@@ -39,8 +42,8 @@ struct streams {
     size_t n;
 };
 
-/* n clients of the server at `base` ("http://127.0.0.1:PORT"). */
-void streams_init(struct streams *v, const char *base, size_t n);
+/* n clients of a server, which stays the caller's. */
+void streams_init(struct streams *v, const struct serving *server, size_t n);
 void streams_done(struct streams *v);
 
 /* Sends: body is JSON and is copied. The stream must not be running. */
