@@ -23,8 +23,9 @@ enum {
     SL_ETAG_SIZE = 64          /* room for an ETag and its '\0' */
 };
 
-/* What the server's options allow. The caller fills it once; SL_LIMITS_DEFAULT is what --help
- * prints. What is not here has its limit in engine.h (SL_STOP_BYTES_MAX …). */
+/* What requests may ask for. The caller fills it once: max_tokens and its default come from the
+ * server's options, the rest is SL_LIMITS_DEFAULT's. What is not here has its limit in engine.h
+ * (SL_STOP_BYTES_MAX …). */
 struct sl_limits {
     size_t max_tokens;         /* largest max_tokens of a turn */
     size_t default_max_tokens; /* where a request says nothing */
@@ -109,8 +110,7 @@ struct sl_generate_request {
     bool stream;
     bool include_usage; /* in the stream */
 
-    /* Decoded, and served by a later version: refuse them with UNSUPPORTED until then. */
-    const unsigned char *initial_state; /* NULL: none */
+    const unsigned char *initial_state; /* a snapshot; NULL: none */
     size_t n_initial_state;
     bool return_state;
 };

@@ -76,6 +76,10 @@ void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s);
 void sl_app_session_headers_of(struct sl_exchange *ex, const char *id,
                                const unsigned char incarnation[16], uint64_t version);
 
+/* Adds X-Slate-Snapshot-Differs for each way in which a restored snapshot differs from what is
+ * loaded; all zero: none. Equal bits are promised only where nothing of it holds. */
+void sl_app_tell_differences(struct sl_exchange *ex, const struct sl_snapshot_info *info);
+
 /* What a turn reads, as text. */
 struct sl_rendered {
     struct sl_text text; /* the prompt's, or rendered messages */

@@ -141,8 +141,8 @@ static const struct sl_option options[] = {
      "sessions=N); one more is a 429. 0: any number.",
      SL_CMD_SERVE},
     {"tenant-bytes", SL_OPTION_SIZE, AT(tenant_bytes), "0", 0, 1e15, NULL, "SIZE",
-     "The same for the bytes of all its sessions: states, metadata, answers kept for retries "
-     "(quota TENANT bytes=SIZE).",
+     "The same for the bytes of all its sessions: states, metadata, answers kept for retries, "
+     "earlier versions, checkpoints, transcripts (quota TENANT bytes=SIZE).",
      SL_CMD_SERVE},
     {"tenant-running", SL_OPTION_COUNT, AT(tenant_running), "0", 0, 1e6, NULL, "N",
      "The same for its turns at once, waiting ones among them (quota TENANT running=N). Each "

@@ -100,7 +100,7 @@ struct sl_config {
     const char *begin_token; /* NULL: the model's habit; "none"; or a token id in decimal */
     const char *chat_template;
     /* sessions and admission */
-    const char *store;                   /* "dir:PATH", "memory" */
+    const char *store;                   /* "dir:PATH", "redis://…", "memory" */
     uint64_t store_timeout_ms, lease_ms; /* redis:// */
     int durability;                      /* enum sl_durability */
     uint64_t replay_limit;               /* tokens; 0: measured at start */

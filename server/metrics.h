@@ -42,7 +42,6 @@
     X(STORE_LOG_BYTES, GAUGE, "slate_store_log_bytes", "Bytes of the log")                         \
     X(STORE_READ_ONLY, GAUGE, "slate_store_read_only", "1 while the store refuses writes")         \
     X(PROMPT_TOKENS, COUNTER, "slate_prompt_tokens_total", "Tokens of prompts read")               \
-    X(CACHED_TOKENS, COUNTER, "slate_cached_tokens_total", "Prompt tokens that were not computed") \
     X(COMPLETION_TOKENS, COUNTER, "slate_completion_tokens_total", "Tokens generated")             \
     X(TURNS, COUNTER, "slate_turns_total", "Turns that ended")                                     \
     X(TURNS_FAILED, COUNTER, "slate_turns_failed_total", "Turns that ended with an error")         \

@@ -93,6 +93,20 @@ void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s)
     sl_app_session_headers_of(ex, s->id, s->incarnation, s->version);
 }
 
+void sl_app_tell_differences(struct sl_exchange *ex, const struct sl_snapshot_info *info)
+{
+    const struct {
+        bool differs;
+        const char *what;
+    } row[] = {{info->other_weights_type, "weights_type"},
+               {info->other_numerics, "numerics"},
+               {info->other_tokenizer, "tokenizer"},
+               {info->edited, "edited"}};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (row[i].differs)
+            sl_exchange_add_header(ex, "X-Slate-Snapshot-Differs", "%s", row[i].what);
+}
+
 void sl_app_session_view(const struct sl_app *app, const struct sl_session *s,
                          struct sl_session_view *ret)
 {

@@ -56,8 +56,9 @@ struct sl_generation {
     /* The session's memory, when it is the client's own (stateless.c). */
     bool stateless;
     struct sl_session *ephemeral;
-    bool awaits_state;   /* the turn is over, its state is being written */
-    struct sl_buf state; /* base64 */
+    struct sl_snapshot_info info; /* initial_state's: how it differs */
+    bool awaits_state;            /* the turn is over, its state is being written */
+    struct sl_buf state;          /* base64 */
     struct sl_error state_error;
 
     /* Idempotency-Key (keyed.c). */

@@ -28,6 +28,7 @@ struct creation {
     struct sl_app *app;
     struct sl_session_request q;
     struct sl_session *session;
+    struct sl_snapshot_info info; /* of the snapshot that it is made from: how that differs */
     struct sl_run *run;
     struct sl_error err;
 };
@@ -65,6 +66,7 @@ static void undo(struct creation *k)
 static void creation_succeeds(struct creation *k)
 {
     sl_exchange_done(k->ex);
+    sl_app_tell_differences(k->ex, &k->info);
     sl_app_reply_session(k->ex, 201, k->session);
     k->ex = NULL;
     creation_free(k);
@@ -194,7 +196,7 @@ static enum sl_code make_session(struct creation *k, struct sl_error *err)
         sl_sessions_look(app->sessions, tenant, q->from_session, on_source, k);
     else if (q->from_snapshot)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,
-                            SL_RESTORE_SNAPSHOT, q->from_snapshot, q->n_from_snapshot, NULL,
+                            SL_RESTORE_SNAPSHOT, q->from_snapshot, q->n_from_snapshot, &k->info,
                             on_made, k);
     else if (q->from_initial_state)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,

@@ -148,7 +148,6 @@ void sl_put_snapshot(struct sl_exchange *ex)
         sl_exchange_fail(ex, &err);
         return;
     }
-    w->has_info = true;
     sl_sessions_restore(app->sessions, sl_exchange_tenant(ex), over, id, sl_app_default_ttl(app),
                         (struct sl_text){NULL, 0}, SL_RESTORE_SNAPSHOT, body, n, &w->info,
                         sl_waiting_done, w);

@@ -118,22 +118,6 @@ static void reply_deleted(struct sl_exchange *ex, const char *id)
     sl_app_reply_json(ex, 200, &b);
 }
 
-/* What a client of a restore should know: equal bits are promised only where nothing of it holds.
- */
-static void tell_differences(const struct sl_waiting *w)
-{
-    const struct {
-        bool differs;
-        const char *what;
-    } row[] = {{w->info.other_weights_type, "weights_type"},
-               {w->info.other_numerics, "numerics"},
-               {w->info.other_tokenizer, "tokenizer"},
-               {w->info.edited, "edited"}};
-    for (size_t i = 0; w->has_info && i < sizeof row / sizeof *row; i++)
-        if (row[i].differs)
-            sl_exchange_add_header(w->ex, "X-Slate-Snapshot-Differs", "%s", row[i].what);
-}
-
 void sl_waiting_done(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_waiting *w = arg;
@@ -145,7 +129,7 @@ void sl_waiting_done(void *arg, struct sl_session *s, const struct sl_error *err
         } else if (w->deleted[0]) {
             reply_deleted(w->ex, w->deleted);
         } else {
-            tell_differences(w);
+            sl_app_tell_differences(w->ex, &w->info);
             reply(w->ex, w->status, s, w);
         }
     }

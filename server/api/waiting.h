@@ -14,8 +14,7 @@ struct sl_waiting {
     int status;
     char deleted[SL_SESSION_ID_MAX + 1]; /* "": the answer is the session */
     struct sl_snapshot_info info;        /* a restore's: how the snapshot differed */
-    bool has_info;
-    bool rewound, rebuilt; /* a rewind's, a rebuild's */
+    bool rewound, rebuilt;               /* a rewind's, a rebuild's */
     struct sl_past past;
 };
 

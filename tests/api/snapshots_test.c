@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "proto/buf.h"
 #include "tests/support/node.h"
 
 /* Two servers of the same model that share nothing, and one of another model. */
@@ -263,6 +264,29 @@ static void smaller_ones(void **state)
 
 /* --- what is refused ---------------------------------------------------------------------------*/
 
+static void expect_edited(struct reply *r, int status)
+{
+    assert_string_equal(reply_header(expect(r, status), "X-Slate-Snapshot-Differs"), "edited");
+    reply_free(r);
+}
+
+/* How a snapshot differs is told wherever one comes in: also where it is a part of the body. */
+static void edited_in_a_body(struct client *c, const struct bytes *b)
+{
+    struct sl_buf text;
+    sl_buf_init(&text, 64 << 20);
+    sl_buf_put_base64(&text, b->p, b->n);
+    sl_buf_put(&text, "", 1);
+    assert_int_equal(sl_buf_code(&text, NULL), SL_OK);
+    expect_edited(post(c, "/v1/sessions", "{'from':{'snapshot':'%s'}}", text.data), 201);
+    for (int stream = 0; stream < 2; stream++)
+        expect_edited(post(c, "/v1/generate",
+                           "{'initial_state':'%s','prompt':' and','max_tokens':1,'stream':%s}",
+                           text.data, stream ? "true" : "false"),
+                      200);
+    sl_buf_done(&text);
+}
+
 static void edited(void **state)
 {
     (void)state;
@@ -274,9 +298,8 @@ static void edited(void **state)
     b.p[b.n - 20] ^= 1;
     expect_error(snapshot_put(c, "b", b.p, b.n, NULL), 422, "snapshot_corrupt", NULL);
     open.p[open.n - 20] ^= 1;
-    struct reply *r = expect(snapshot_put(c, "b", open.p, open.n, NULL), 201);
-    assert_string_equal(reply_header(r, "X-Slate-Snapshot-Differs"), "edited");
-    reply_free(r);
+    expect_edited(snapshot_put(c, "b", open.p, open.n, NULL), 201);
+    edited_in_a_body(c, &open);
     /* Not finite. Both also over a session that lives: its last value is the last to be checked. */
     char line[160];
     snprintf(line, sizeof line, "If-Match: %s", b.etag);

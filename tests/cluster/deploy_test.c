@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/config.h"
 #include "tests/support/api.h"
 
 /* Runs it with the system's folders in PATH; what it says is told where it fails. */
@@ -190,6 +191,30 @@ static void the_time_to_end_is_enough(void **state)
     assert_true(number_after("deploy/slate.service", "TimeoutStopSec=") > DRAIN_S + AFTER_S);
 }
 
+/* The default of an option that is a size. */
+static uint64_t bytes_of(const char *option)
+{
+    size_t n;
+    uint64_t bytes = 0;
+    const struct sl_option *o = sl_config_options(&n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(o[i].name, option) == 0)
+            assert_true(sl_option_number(o[i].type, o[i].dflt, &bytes));
+    assert_true(bytes > 0);
+    return bytes;
+}
+
+/* That something is too large Slate says, in the form of its other errors. */
+static void nginx_takes_more_than_slate_does(void **state)
+{
+    static const char *const files[] = {"deploy/nginx.conf", "deploy/nginx-fleet.conf"};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        uint64_t most = (uint64_t)number_after(files[i], "client_max_body_size ") << 20;
+        assert_true(most > bytes_of("max-upload") && most > bytes_of("max-body"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +222,7 @@ int main(void)
         cmocka_unit_test(nginx_takes_its_files),
         cmocka_unit_test(systemd_takes_its_units),
         cmocka_unit_test(the_time_to_end_is_enough),
+        cmocka_unit_test(nginx_takes_more_than_slate_does),
         cmocka_unit_test(only_figures_are_asked_for_that_there_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
