@@ -84,15 +84,15 @@ static bool digits(const char **s, unsigned max, uint64_t *ret)
     return n > 0;
 }
 
+/* Up to 2^53: every client's JSON holds it, and it can still be counted on from. */
 static enum sl_code read_uint(const struct sl_tensors *t, const char *key, uint64_t *ret,
                               struct sl_error *err)
 {
     const char *s = sl_snapshot_text(t, key), *p = s;
     uint64_t v = 0;
-    if (s && (!digits(&p, 20, &v) || *p || (s[0] == '0' && s[1])))
-        return CORRUPT(err,
-                       "the snapshot's \"%s\" must be an integer from 0 to 2^64 - 1, got \"%.40s\"",
-                       key, s);
+    if (s && (!digits(&p, 16, &v) || *p || (s[0] == '0' && s[1]) || v > (uint64_t)1 << 53))
+        return CORRUPT(
+            err, "the snapshot's \"%s\" must be an integer from 0 to 2^53, got \"%.40s\"", key, s);
     *ret = v; /* absent: 0 */
     return SL_OK;
 }

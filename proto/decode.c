@@ -283,7 +283,7 @@ enum sl_code sl_decode_bias(const struct sl_decode *d, struct sl_sampling *ret)
 #define AT(field) offsetof(struct sl_sampling, field)
 const struct sl_json_row sl_sampling_rows[SL_SAMPLING_ROWS] = {
     {"temperature", AT(temperature), 0, 100, SL_JSON_FLOAT, false},
-    {"top_k", AT(top_k), 0, UINT32_MAX, SL_JSON_U32, false},
+    {"top_k", AT(top_k), -1, UINT32_MAX, SL_JSON_U32, false}, /* -1, as others say it: all */
     {"top_p", AT(top_p), 0, 1, SL_JSON_FLOAT, true},
     {"min_p", AT(min_p), 0, 1, SL_JSON_FLOAT, false},
     {"typical_p", AT(typical_p), 0, 1, SL_JSON_FLOAT, true},
@@ -319,11 +319,11 @@ static enum sl_code read_seed_and_time(const struct sl_decode *d, struct sl_gene
 {
     const json_t *v = sl_json_member(d->o, "seed");
     int64_t seed = 0;
-    enum sl_code c = v ? sl_json_int(v, "seed", 0, INT64_MAX, &seed, d->err) : SL_OK;
+    enum sl_code c = v ? sl_json_int(v, "seed", -1, INT64_MAX, &seed, d->err) : SL_OK;
     if (c != SL_OK)
         return c;
-    r->has_seed = v != NULL;
-    r->sampling.seed = (uint64_t)seed;
+    r->has_seed = v && seed >= 0; /* -1, as others say it: none */
+    r->sampling.seed = r->has_seed ? (uint64_t)seed : 0;
     v = sl_json_member(d->o, "max_time_ms");
     return v ? sl_json_int(v, "max_time_ms", 0, d->limits->max_time_ms, &r->max_time_ms, d->err)
              : SL_OK;

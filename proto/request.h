@@ -19,8 +19,9 @@ enum {
     SL_SESSION_ID_MAX = 128,
     SL_INITIAL_STATE_NAME_MAX = 64,
     SL_MODEL_NAME_MAX = 256,
-    SL_REQUEST_STOPS_MAX = 16, /* stop strings in a request; a chat template's come on top */
-    SL_ETAG_SIZE = 64          /* room for an ETag and its '\0' */
+    SL_METADATA_BYTES_MAX = 16384, /* of a session; compact JSON text */
+    SL_REQUEST_STOPS_MAX = 16,     /* stop strings in a request; a chat template's come on top */
+    SL_ETAG_SIZE = 64              /* room for an ETag and its '\0' */
 };
 
 /* What requests may ask for. The caller fills it once: max_tokens and its default come from the
@@ -43,7 +44,8 @@ struct sl_limits {
     {                                                                                              \
         .max_tokens = 1u << 20, .default_max_tokens = 512, .prompt_bytes = 8u << 20,               \
         .prompt_tokens = 1u << 20, .messages = 4096, .max_time_ms = 86400000,                      \
-        .metadata_bytes = 16384, .ttl_s = 315360000, .list_page = 1000, .state_bytes = 256u << 20  \
+        .metadata_bytes = SL_METADATA_BYTES_MAX, .ttl_s = 315360000, .list_page = 1000,            \
+        .state_bytes = 256u << 20                                                                  \
     }
 
 /* Bytes with a length: may hold '\0' and is also ended by one. s NULL: absent. */

@@ -271,9 +271,13 @@ struct sl_session *sl_registry_expire(struct sl_sessions *ss, const char *tenant
 static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
 {
     size_t most = ss->opt.max_sessions;
+    if (ss->shared) { /* the limit is the store's; here are those that were heard of */
+        if (ss->table.n > ss->opt.n_places + 2 * SL_HEARD_OF)
+            sl_registry_trim(ss);
+        return SL_OK;
+    }
     if (ss->table.n - ss->n_dead >= most && !ss->opening)
-        sl_sessions_expire(
-            ss); /* of a shared store the limit is the store's: here go the others' */
+        sl_sessions_expire(ss);
     if (ss->table.n - ss->n_dead >= most)
         return sl_fail(err, SL_E_SESSIONS_FULL, "there are %zu sessions, which is the limit (%s)",
                        ss->table.n - ss->n_dead,

@@ -278,7 +278,13 @@ static enum sl_code decode_and_encode(struct sl_op *op)
         return read_initial_state(op);
     enum sl_code code = sl_snapshot_read(o->model, o->tokenizer, op->data, op->n_data, op->decoded,
                                          &op->info, &op->err);
-    const char *text = op->info.continuation;
+    const char *text = op->info.continuation, *metadata = op->info.metadata;
+    if (!code && op->is_new && !op->s->metadata && metadata &&
+        strlen(metadata) > SL_METADATA_BYTES_MAX)
+        code = sl_fail(&op->err, SL_E_SNAPSHOT_TOO_LARGE,
+                       "the snapshot's \"session.metadata\" has %zu bytes; those of a session have "
+                       "up to %d",
+                       strlen(metadata), SL_METADATA_BYTES_MAX);
     if (!code && text)
         code = sl_continuation_read(&c, text, strlen(text), sl_model_info(o->model)->vocab_size,
                                     &op->err);

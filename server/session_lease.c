@@ -87,8 +87,7 @@ static void trim_bucket(struct sl_sessions *ss, size_t i, bool many)
 /* What nobody needs here: the store has it. */
 void sl_registry_trim(struct sl_sessions *ss)
 {
-    enum { KEEP = 1024 };
-    bool many = ss->table.n > ss->opt.n_places + KEEP;
+    bool many = ss->table.n > ss->opt.n_places + SL_HEARD_OF;
     for (size_t i = 0; i < ss->table.n_buckets; i++)
         trim_bucket(ss, i, many);
 }
@@ -289,6 +288,7 @@ static void taken(struct sl_op *op, const struct sl_store_head *h)
     s->fence = h->key.fence;
     s->renewed_ms = op->asked_ms;
     s->lease_lost = false;
+    s->renewing = false; /* what is still asked of an earlier lease is of another fence */
     link_held(ss, s);
     note_holder(s, false, "");
     if (!same_life || (op->strict && !same)) {

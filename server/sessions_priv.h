@@ -118,6 +118,7 @@ SL_NODISCARD enum sl_code sl_session_adopt(struct sl_session *s, const struct sl
                                            struct sl_error *err);
 void sl_sessions_list_shared(struct sl_sessions *ss, const char *tenant,
                              const struct sl_list_query *q, const struct sl_sessions_lister *to);
+enum { SL_HEARD_OF = 1024 }; /* of a shared store, beside those with a place: more are trimmed */
 void sl_registry_trim(struct sl_sessions *ss); /* what the store has anyway */
 
 /* session_ask.c */

@@ -110,20 +110,21 @@ static enum sl_code set_key(struct sl_tenants *ts, const char *name, const struc
 enum sl_code sl_tenants_set_keys(struct sl_tenants *ts, const struct sl_keys *k, uint64_t now_ms,
                                  struct sl_error *err)
 {
-    for (size_t i = 0; i < BUCKETS; i++) {
-        for (struct sl_tenant *t = ts->buckets[i]; t; t = t->next) {
+    struct sl_tenant *t;
+    for (size_t i = 0; i < BUCKETS; i++)
+        for (t = ts->buckets[i]; t; t = t->next)
             t->has_key = false;
-            if (t->name[0])
-                set_quotas(t, NULL, &ts->quotas, now_ms);
-        }
-    }
-    if (!k)
-        return set_key(ts, SL_TENANT_DEFAULT, NULL, now_ms, err);
-    enum sl_code c = SL_OK;
-    for (size_t i = 0; !c && i < sl_keys_count(k); i++) {
+    enum sl_code c = k ? SL_OK : set_key(ts, SL_TENANT_DEFAULT, NULL, now_ms, err);
+    for (size_t i = 0; k && !c && i < sl_keys_count(k); i++) {
         const char *name = sl_keys_tenant(k, i);
         c = set_key(ts, name, sl_keys_quotas(k, name), now_ms, err);
     }
+    /* Those that have lost theirs. Each is set once: what is left of its tokens would not survive a
+     * quota that it has for a moment. */
+    for (size_t i = 0; i < BUCKETS; i++)
+        for (t = ts->buckets[i]; t; t = t->next)
+            if (!t->has_key && t->name[0])
+                set_quotas(t, NULL, &ts->quotas, now_ms);
     return c;
 }
 

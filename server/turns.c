@@ -180,7 +180,8 @@ static enum sl_code take_key(struct sl_run *r, struct sl_error *err)
 static enum sl_code begin_run(struct sl_turns *ts, const struct sl_run_spec *spec,
                               struct sl_run **ret, struct sl_error *err)
 {
-    if (ts->n_running >= ts->opt.max_running && ts->n_waiting >= ts->opt.max_waiting) {
+    /* Those that are being tokenised or loaded wait, too, though the engine may have room. */
+    if (ts->n_running + ts->n_waiting >= ts->opt.max_running + ts->opt.max_waiting) {
         sl_metric_add(ts->metrics, SL_M_TURNS_REFUSED, 1);
         return sl_fail(err, SL_E_SERVER_FULL,
                        "%zu turns are running and %zu are waiting, which are the limits "
@@ -437,7 +438,9 @@ static void end_with_result(struct sl_run *r)
     if (r->session && !r->lost && !result->code && result->complete && !r->roll_back) {
         commit(r, result);
     } else {
-        if (r->spec.replayed && !result->code && result->complete)
+        /* One that is paused is whole, too, and has not read all of its tokens. */
+        if (r->spec.replayed && !result->code && result->complete &&
+            result->finish != SL_FINISH_PAUSED)
             r->spec.replayed(r, r->spec.user, r->live);
         release(r);
         over(r);

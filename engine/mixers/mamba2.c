@@ -241,7 +241,10 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->d_per_channel = sl_load_flag(l, k->d_has_hdim, false);
     sl_load_vector(l, &m->d, m->d_per_channel ? m->d_inner : m->heads,
                    "backbone.layers.%zu.mixer.D", i);
-    m->norm_first = sl_load_flag(l, k->norm_before_gate, false);
+    /* Transformers gates first whatever its config says (files of its 4.44 say true); only there
+     * the eps has this name. */
+    m->norm_first =
+        sl_load_flag(l, k->norm_before_gate, false) && !sl_load_set(l, "layer_norm_epsilon");
     if (sl_load_flag(l, k->rmsnorm, true))
         sl_load_vector(l, &m->norm, m->d_inner, "backbone.layers.%zu.mixer.norm.weight", i);
     else

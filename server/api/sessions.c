@@ -27,7 +27,11 @@ struct creation {
     struct sl_exchange *ex; /* NULL: the client has gone */
     struct sl_app *app;
     struct sl_session_request q;
-    struct sl_session *session;
+    struct sl_session
+        *session; /* while a run has it, or a call speaks of it; others may delete it */
+    char id[SL_SESSION_ID_MAX + 1];
+    unsigned char incarnation[16];
+    const char *tenant;
     struct sl_snapshot_info info; /* of the snapshot that it is made from: how that differs */
     struct sl_run *run;
     struct sl_error err;
@@ -58,9 +62,17 @@ static void on_undone(void *arg, struct sl_session *s, const struct sl_error *er
     creation_fails(k, &k->err);
 }
 
+/* The run may have given the session back before it told: then somebody else may have deleted it.
+ */
 static void undo(struct creation *k)
 {
-    sl_sessions_delete(k->app->sessions, k->session, on_undone, k);
+    struct sl_error none;
+    struct sl_session *s = NULL;
+    if (sl_sessions_find(k->app->sessions, k->tenant, k->id, &s, &none) ||
+        memcmp(s->incarnation, k->incarnation, sizeof k->incarnation) != 0)
+        creation_fails(k, &k->err);
+    else
+        sl_sessions_delete(k->app->sessions, s, on_undone, k);
 }
 
 static void creation_succeeds(struct creation *k)
@@ -142,6 +154,9 @@ static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
         return;
     }
     k->session = s;
+    k->tenant = s->tenant;
+    memcpy(k->id, s->id, strlen(s->id) + 1);
+    memcpy(k->incarnation, s->incarnation, sizeof k->incarnation);
     if (k->ex && k->q.input.kind == SL_INPUT_NONE)
         creation_succeeds(k);
     else if (!k->ex || start_reading(k, &k->err))

@@ -136,7 +136,7 @@ static enum sl_code check(struct sl_op *op)
     case SL_OP_HEAD:
         return op->version == s->version ? SL_OK : mismatch(op, op->version);
     case SL_OP_TURN:
-        return op->version - 1 == s->version ? SL_OK : mismatch(op, op->version);
+        return op->version && op->version - 1 == s->version ? SL_OK : mismatch(op, op->version);
     case SL_OP_SNAP: /* with a head it speaks for what is above it, too */
         return op->version >= s->snap.version &&
                        (op->with_head ? op->version >= s->version : op->version <= s->version)

@@ -243,6 +243,33 @@ static void test_max_waiting(void **state)
     call_abort(k[1]);
 }
 
+/* One whose text is still being tokenised is not in the engine, and counts. */
+static void test_max_waiting_of_long_texts(void **state)
+{
+    (void)state;
+    enum { LONG = 150000, ASK = 4 };
+    struct call *k[ASK];
+    size_t n_read = 0;
+    char *text = sl_malloc(LONG + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < LONG; i++)
+        text[i] = i % 7 ? 'a' : ' ';
+    text[LONG] = '\0';
+    start((const char *const[]){"--max-running=1", "--max-waiting=0", NULL});
+    for (int i = 0; i < ASK; i++)
+        k[i] = generate_start(a.client, "'prompt':'%s','max_tokens':1", text);
+    for (int i = 0; i < ASK; i++) {
+        struct reply *r = call_finish(k[i]);
+        n_read += r->status == 200;
+        if (r->status == 200)
+            reply_free(r);
+        else
+            expect_full(r);
+    }
+    assert_int_equal(n_read, 1);
+    sl_free(text);
+}
+
 static void test_max_queued_prefill(void **state)
 {
     (void)state;
@@ -464,6 +491,7 @@ int main(void)
         cmocka_unit_test_teardown(test_gone_in_prefill, stop),
         cmocka_unit_test_teardown(test_gone_while_a_session_is_made, stop),
         cmocka_unit_test_teardown(test_max_waiting, stop),
+        cmocka_unit_test_teardown(test_max_waiting_of_long_texts, stop),
         cmocka_unit_test_teardown(test_max_queued_prefill, stop),
         cmocka_unit_test_teardown(test_timeout_in_the_queue, stop),
         cmocka_unit_test_teardown(test_a_long_prompt_stalls_nobody, stop),

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -325,12 +326,56 @@ static void test_upload(void **state)
     node_done(&node);
 }
 
+/* A drain that does not wait for a rebuild leaves the session as it was, whether the rebuild is
+ * reading or waits for another turn's end; the server ends as it should. */
+static void test_drained(void **state)
+{
+    (void)state;
+    enum { LONG = 300000 };
+    char *text = sl_malloc(LONG + 1);
+    assert_non_null(text);
+    memset(text, 'a', LONG);
+    text[LONG] = '\0';
+    begin(1, NULL, "--keep-transcript", "--drain-timeout=0s");
+    node.options[node.n_options++] = "--max-running=1";
+    node.options[node.n_options++] = "--max-tokens-limit=1000000";
+    node_stop(&node);
+    node_start(&node);
+    reply_free(expect(post(node.a.client, "/v1/sessions", "{'id':'it','prompt':'%s'}", text), 201));
+    sl_free(text);
+    struct picture before = picture_of(node.a.client, "it");
+    for (int waits = 0; waits < 2; waits++) {
+        struct call *first = NULL;
+        if (waits) {
+            first = generate_start(node.a.client, "'prompt':'a','max_tokens':1000000,"
+                                                  "'ignore_eos':true");
+            until_metric(node.a.client, "slate_requests_running", 1);
+        }
+        struct call *k = call_start(node.a.client, "POST", "/v1/sessions/it/rebuild", NULL, "", 0);
+        until_metric(node.a.client, waits ? "slate_requests_queued" : "slate_requests_running", 1);
+        node_signal(&node, SIGTERM);
+        expect_error(call_finish(k), 503, "draining", NULL);
+        if (first)
+            reply_free(call_finish(first));
+        node_wait(&node, SIGTERM);
+        node_start(&node);
+        struct picture after = picture_of(node.a.client, "it");
+        assert_int_equal(session_version(node.a.client, "it"), 1);
+        assert_int_equal(after.n_data, before.n_data);
+        assert_memory_equal(after.data, before.data, before.n_data);
+        picture_done(&after);
+    }
+    picture_done(&before);
+    node_done(&node);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_model),    cmocka_unit_test(test_after_a_rewind),
         cmocka_unit_test(test_another_model), cmocka_unit_test(test_damaged_snapshot),
         cmocka_unit_test(test_none),          cmocka_unit_test(test_upload),
+        cmocka_unit_test(test_drained),
     };
     return cmocka_run_group_tests(tests, NULL, abandon);
 }

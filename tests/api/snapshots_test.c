@@ -309,6 +309,26 @@ static void edited(void **state)
     expect_error(snapshot_put(c, "a", b.p, b.n, line), 422, "snapshot_corrupt", NULL);
     sl_free(open.p);
     b.p[b.n - 20] ^= 1;
+    /* A version that nothing could follow, and metadata that no request may give. */
+    open = with_metadata(&b, "session.version", "18446744073709551615");
+    expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 422, "snapshot_corrupt", NULL);
+    sl_free(open.p);
+    open = with_metadata(&b, "session.version", "9007199254740992"); /* 2^53 */
+    reply_free(expect(snapshot_put(c, "v", open.p, open.n, NULL), 201));
+    struct gen g;
+    turn_of(c, &g, "v", " and", 3);
+    gen_done(&g);
+    sl_free(open.p);
+    static char long_metadata[16384 + 8 + 1] = "{\"a\":\"";
+    memset(long_metadata + 6, 'x', 16384 - 8);
+    memcpy(long_metadata + 16384 - 2, "\"}", 3);
+    open = with_metadata(&b, "session.metadata", long_metadata);
+    reply_free(expect(snapshot_put(c, "m", open.p, open.n, NULL), 201));
+    sl_free(open.p);
+    memcpy(long_metadata + 16384 - 2, "x\"}", 4);
+    open = with_metadata(&b, "session.metadata", long_metadata);
+    expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 413, "snapshot_too_large", NULL);
+    sl_free(open.p);
     open = with_metadata(&b, "format_version", "2");
     expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 422, "snapshot_version_unsupported",
                  NULL);

@@ -229,6 +229,8 @@ static void test_defaults(void **unused)
         {"mamba2", "n_groups", "1", true},
         {"mamba2", "dt_limit", "[0.0, 1e300]", false},
         {"mamba2", "norm_before_gate", "true", false},
+        {"mamba2", "layer_norm_epsilon\":1e-05,\"norm_before_gate", "true",
+         true}, /* Transformers' */
         {"mamba2", "layer_norm_epsilon", "1e-3", false},
         {"mamba2", "time_step_limit", "[0.0, 0.5]", false},
         {"gla", "num_kv_heads", "4", true},

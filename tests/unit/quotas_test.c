@@ -223,6 +223,24 @@ static void test_tokens(void **state)
     assert_int_equal(sl_tenants_set_keys(ts, k, 7, NULL), SL_OK);
     assert_int_equal(sl_tenant_take_tokens(t, 100, 7, &err), SL_OK);
     refused(sl_tenant_take_tokens(t, 1, 7, &err), &err, "tokens-per-minute", 1, "0 of 100");
+    /* Keys that are read again bring no tokens. */
+    assert_int_equal(sl_tenants_set_keys(ts, k, 7, NULL), SL_OK);
+    refused(sl_tenant_take_tokens(t, 1, 7, &err), &err, "tokens-per-minute", 1, "0 of 100");
+    sl_keys_close(k);
+    sl_tenants_close(ts);
+    /* Nor do they take any, where the others have less. */
+    ts = open_tenants(0, 0, 0, 10);
+    assert_int_equal(
+        key_file_open("key-number-1 t user\nquota t tokens-per-minute=100\n", &k, NULL), SL_OK);
+    for (uint64_t i = 0; i < 2; i++)
+        assert_int_equal(sl_tenants_set_keys(ts, k, 60000 * i, NULL), SL_OK);
+    assert_int_equal(sl_tenant_take_tokens(tenant(ts, "t"), 100, 60000, &err), SL_OK);
+    sl_keys_close(k);
+    /* Whoever has no key any more has what the others have. */
+    assert_int_equal(key_file_open("key-number-1 u user\n", &k, NULL), SL_OK);
+    assert_int_equal(sl_tenants_set_keys(ts, k, 3600000, NULL), SL_OK);
+    refused(sl_tenant_take_tokens(tenant(ts, "t"), 11, 3600000, &err), &err, "tokens-per-minute",
+            SL_RETRY_NEVER, "11");
     sl_keys_close(k);
     sl_tenants_close(ts);
 }

@@ -42,7 +42,10 @@ static bool is(struct sl_text t, const char *s)
 static void generate_defaults(void **state)
 {
     (void)state;
-    struct sl_generate_request r = decoded("{\"prompt\":\"\"}");
+    struct sl_generate_request r = decoded("{\"prompt\":\"\",\"top_k\":-1,\"seed\":-1}");
+    assert_true(r.sampling.top_k == UINT32_MAX && !r.has_seed); /* all; none: as others say it */
+    sl_generate_done(&r);
+    r = decoded("{\"prompt\":\"\"}");
     assert_int_equal(r.dialect, SL_DIALECT_SLATE);
     assert_int_equal(r.input.kind, SL_INPUT_TEXT);
     assert_true(is(r.input.text, ""));
@@ -211,8 +214,8 @@ static void generate_ranges(void **state)
          "max_tokens must be an integer from 0 to 1048576, got the number -1"},
         {"{\"prompt\":\"\",\"max_tokens\":1e18}", SL_E_INVALID_VALUE, "max_tokens", "1e+18"},
         {"{\"prompt\":\"\",\"max_tokens\":1e400}", SL_E_INVALID_VALUE, "max_tokens", "too large"},
-        {"{\"prompt\":\"\",\"seed\":-1}", SL_E_INVALID_VALUE, "seed",
-         "seed must be an integer from 0 to 9223372036854775807, got the number -1"},
+        {"{\"prompt\":\"\",\"seed\":-2}", SL_E_INVALID_VALUE, "seed",
+         "seed must be an integer from -1 to 9223372036854775807, got the number -2"},
         {"{\"prompt\":\"\",\"seed\":18446744073709551616}", SL_E_INVALID_VALUE, "seed",
          "too large"},
         {"{\"prompt\":\"\",\"seed\":9223372036854775808}", SL_E_INVALID_VALUE, "seed", "too large"},
@@ -220,7 +223,7 @@ static void generate_ranges(void **state)
         {"{\"prompt\":\"\",\"temperature\":1e308}", SL_E_INVALID_VALUE, "temperature",
          "temperature must be a number from 0 to 100"},
         {"{\"prompt\":\"\",\"temperature\":NaN}", SL_E_INVALID_JSON, "", "NaN"},
-        {"{\"prompt\":\"\",\"top_k\":-1}", SL_E_INVALID_VALUE, "top_k", NULL},
+        {"{\"prompt\":\"\",\"top_k\":-2}", SL_E_INVALID_VALUE, "top_k", NULL},
         {"{\"prompt\":\"\",\"top_k\":4294967296}", SL_E_INVALID_VALUE, "top_k", NULL},
         {"{\"prompt\":\"\",\"top_p\":0}", SL_E_INVALID_VALUE, "top_p", NULL},
         {"{\"prompt\":\"\",\"top_p\":1.1}", SL_E_INVALID_VALUE, "top_p", NULL},

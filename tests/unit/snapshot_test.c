@@ -24,7 +24,7 @@ static struct sl_snapshot_info info_of(enum sl_dtype dtype)
 {
     struct sl_snapshot_info info = {
         .session_id = "a session",
-        .version = UINT64_MAX,
+        .version = (uint64_t)1 << 53,
         .tokens_seen = 41,
         .metadata = "{\"quote\":\"\\\"\\\\\\u0001\",\"\xc3\xa4\":[1,{}]}",
         .continuation = "{\"pending\":[7]}",
