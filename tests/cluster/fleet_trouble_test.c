@@ -142,6 +142,46 @@ static void redis_is_slow(void **state)
     comes_back(90);
 }
 
+static struct call *endless_stream(unsigned node)
+{
+    return stream_start(fleet_at(&t.fleet, node), "'session':'long','prompt':'Tell','seed':40,"
+                                                  "'max_tokens':1000000,'ignore_eos':true");
+}
+
+/* Takes in the stream's events for so long. */
+static void stream_for(struct call *k, int64_t ms)
+{
+    int64_t end = client_now_ms() + ms;
+    for (size_t n = call_reply(k)->n_events + 1; client_now_ms() < end; n++) {
+        call_until_events(k, n);
+        assert_true(call_reply(k)->n_events >= n);
+    }
+}
+
+/* A turn ends while its lease is being renewed: the turns after it are renewed all the same. */
+static void a_renewal_is_its_own_turns(void **state)
+{
+    (void)state;
+    struct client *c = fleet_at(&t.fleet, 0);
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'long','prompt':'Once'}"), 201));
+    struct call *k = endless_stream(0);
+    call_until_events(k, 2);
+    redis_signal(&t.fleet.redis, SIGSTOP);
+    stream_for(k, FLEET_LEASE_MS / 2 + 100); /* asked for after a third, and not given up by then */
+    call_abort(k);
+    until_metric(c, "slate_requests_running", 0);
+    redis_signal(&t.fleet.redis, SIGCONT);
+    until_metric(c, "slate_store_read_only", 0);
+    k = endless_stream(0);
+    call_until_events(k, 1);
+    stream_for(k, 2 * FLEET_LEASE_MS);
+    reply_free(expect(session_post(c, "long", "/cancel"), 200));
+    struct reply *r = expect(call_finish(k), 200);
+    assert_string_equal(str_at(r->events[r->n_events - 1], "finish_reason"), "cancelled");
+    reply_free(r);
+    reply_free(expect(del(c, "/v1/sessions/long"), 200));
+}
+
 static void redis_takes_no_writes(void **state)
 {
     (void)state;
@@ -266,9 +306,13 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(redis_is_restarted), cmocka_unit_test(a_turn_outlives_a_restart),
-        cmocka_unit_test(redis_is_slow),      cmocka_unit_test(redis_takes_no_writes),
-        cmocka_unit_test(nodes_are_cut_off),  cmocka_unit_test(redis_holds_something_else),
+        cmocka_unit_test(redis_is_restarted),
+        cmocka_unit_test(a_turn_outlives_a_restart),
+        cmocka_unit_test(redis_is_slow),
+        cmocka_unit_test(a_renewal_is_its_own_turns),
+        cmocka_unit_test(redis_takes_no_writes),
+        cmocka_unit_test(nodes_are_cut_off),
+        cmocka_unit_test(redis_holds_something_else),
     };
     return cmocka_run_group_tests_name("fleet_trouble", tests, start, stop);
 }
