@@ -287,6 +287,32 @@ static void redis_holds_something_else(void **state)
 
 /* --- all of it ---------------------------------------------------------------------------------*/
 
+/* --- a limit that all servers share ------------------------------------------------------------*/
+
+/* What a server has only heard of, and others have deleted, is not in the store's limit. */
+static void the_limit_is_the_stores(void **state)
+{
+    (void)state;
+    struct client *c = fleet_at(&t.fleet, 0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 3; i++)
+            reply_free(expect(post(c, "/v1/sessions", "{'id':'s%d'}", 3 * round + i), 201));
+        expect_error(post(c, "/v1/sessions", "{'id':'more'}"), 503, "sessions_full", NULL);
+        for (int i = 0; i < 3; i++) {
+            char id[24];
+            snprintf(id, sizeof id, "s%d", 3 * round + i);
+            reply_free(expect(del(fleet_at(&t.fleet, 1), session_path(id, "")), 200));
+        }
+    }
+}
+
+static int start_with_few(void **state)
+{
+    (void)state;
+    twin_start(&t, "few", (const char *const[]){"--max-sessions=3", NULL});
+    return 0;
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -305,6 +331,7 @@ static int stop(void **state)
 
 int main(void)
 {
+    const struct CMUnitTest few[] = {cmocka_unit_test(the_limit_is_the_stores)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(redis_is_restarted),
         cmocka_unit_test(a_turn_outlives_a_restart),
@@ -314,5 +341,6 @@ int main(void)
         cmocka_unit_test(nodes_are_cut_off),
         cmocka_unit_test(redis_holds_something_else),
     };
-    return cmocka_run_group_tests_name("fleet_trouble", tests, start, stop);
+    int failed = cmocka_run_group_tests_name("few", few, start_with_few, stop);
+    return failed + cmocka_run_group_tests_name("fleet_trouble", tests, start, stop);
 }
