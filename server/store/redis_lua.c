@@ -46,7 +46,8 @@
     " if by>0 and call('HINCRBY',USE,tenant,digits(-by))<=0 then call('HDEL',USE,tenant) end\n"    \
     " add_kept(-kc)\n"                                                                             \
     "end\n"                                                                                        \
-    /* Up to so many that have expired: how many there were, and how many were looked at. */       \
+    /* Up to so many that have expired, but never the one that the script is about: how many there */ \
+    /* were, and how many were looked at. */                                                       \
     "local function sweep(most)\n"                                                                 \
     " local n,names=0,call('ZRANGEBYSCORE',ALL,'-inf',now,'LIMIT',0,most)\n"                       \
     " for _,name in ipairs(names) do\n"                                                            \
@@ -55,7 +56,7 @@
     "  local g=head(h)\n"                                                                          \
     "  if g and not gone(g) then\n"                                                                \
     "   call('ZADD',ALL,held(g) and math.ceil(tonumber(g.lu)/1000) or ends(g.use,g.ttl),name)\n"   \
-    "  elseif tenant then\n"                                                                       \
+    "  elseif tenant and name~=ARGV[1]..'/'..ARGV[2] then\n"                                       \
     "   wipe(h,'slate1:ids:'..tenant,tenant,id)\n"                                                 \
     "   n=n+1\n"                                                                                   \
     "  end\n"                                                                                      \
