@@ -27,8 +27,7 @@ struct creation {
     struct sl_exchange *ex; /* NULL: the client has gone */
     struct sl_app *app;
     struct sl_session_request q;
-    struct sl_session
-        *session; /* while a run has it, or a call speaks of it; others may delete it */
+    struct sl_session *session; /* others may delete it while no run has it */
     char id[SL_SESSION_ID_MAX + 1];
     unsigned char incarnation[16];
     const char *tenant;
@@ -62,8 +61,7 @@ static void on_undone(void *arg, struct sl_session *s, const struct sl_error *er
     creation_fails(k, &k->err);
 }
 
-/* The run may have given the session back before it told: then somebody else may have deleted it.
- */
+/* The run may have given the session back before it told: somebody may have deleted it since. */
 static void undo(struct creation *k)
 {
     struct sl_error none;
