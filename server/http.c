@@ -288,6 +288,10 @@ static enum sl_code read_head(struct sl_http *p)
                        "the request target has %zu bytes; the limit is %zu (--max-uri)",
                        h->n_target, p->limits.max_uri);
     enum sl_code c = check_framing(h, &p->err);
+    /* A CONNECT: for llhttp it ends here, and what it announces would be read as requests. */
+    if (!c && h->has_body && p->complete)
+        c = sl_fail(&p->err, SL_E_BAD_REQUEST, "a %s request cannot have a body",
+                    llhttp_method_name((llhttp_method_t)h->method));
     return c ? c : check_target(h, &p->err);
 }
 

@@ -41,4 +41,6 @@ const char *const smuggled[N_SMUGGLED] = {
     "GET /livez HTTP/1.1 \r\n" HOST "\r\n" SMUGGLED_REQUEST,
     "GET  /livez HTTP/1.1\r\n" HOST "\r\n" SMUGGLED_REQUEST,
     "GET /livez HTTP/1.1\r\n" HOST "X y: z\r\n\r\n" SMUGGLED_REQUEST,
+    "CONNECT /livez HTTP/1.1\r\n" HOST "Content-Length: 58\r\n\r\n" SMUGGLED_REQUEST,
+    "CONNECT /livez HTTP/1.1\r\n" HOST CHUNKED "\r\n3a\r\n" SMUGGLED_REQUEST "\r\n0\r\n\r\n",
 };

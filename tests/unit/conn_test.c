@@ -239,6 +239,8 @@ static const struct {
     {403, "OPTIONS /echo HTTP/1.1\r\n" H "Origin: https://evil.example\r\n"
           "Access-Control-Request-Method: POST\r\n\r\n"},
     /* framing: what two parties could read in two ways */
+    {400, "CONNECT /echo HTTP/1.1\r\n" H JSON "Content-Length: 2\r\n\r\n{}"},
+    {400, "CONNECT /echo HTTP/1.1\r\n" H JSON "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
     {400, "POST /echo HTTP/1.1\r\n" H JSON "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}"},
     {400, "POST /echo HTTP/1.1\r\n" H JSON "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{} "},
     {400, "POST /echo HTTP/1.1\r\n" H JSON "Content-Length: 2, 2\r\n\r\n{}"},
