@@ -82,5 +82,6 @@ void sl_exchange_forget_ahead(struct sl_exchange *ex)
         sl_json_ahead_withdraw(b->json);
     b->job.work = free_body;
     b->job.done = on_freed;
-    sl_longwork_add(ex->env->longwork, &b->job, 0);
+    /* Else those that came with it would all be read before the first of them is freed. */
+    sl_longwork_add_first(ex->env->longwork, &b->job);
 }

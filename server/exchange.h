@@ -73,7 +73,8 @@ const char *sl_exchange_header(const struct sl_exchange *ex, const char *name);
 /* The whole body; never NULL, may have length 0. Followed by a NUL byte that does not count. */
 const char *sl_exchange_body(const struct sl_exchange *ex, size_t *ret_n);
 
-/* Frees the body before the end: for a long turn whose request has been understood. */
+/* Frees the body, and its JSON where that was read ahead, before the end: by every handler that has
+ * understood its request and goes on. Decoded requests hold copies (proto/decode.h). */
 void sl_exchange_drop_body(struct sl_exchange *ex);
 
 const char *sl_exchange_tenant(const struct sl_exchange *ex); /* "default" without keys */

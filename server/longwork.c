@@ -89,18 +89,38 @@ static void on_wake(uv_async_t *wake)
     }
 }
 
-void sl_longwork_add(struct sl_longwork *w, struct sl_long_job *j, size_t size)
+/* One job more. */
+static void count_on(struct sl_longwork *w)
 {
     if (w->n_jobs++ == 0)
         uv_ref((uv_handle_t *)&w->wake);
+}
+
+static void put_before(struct sl_longwork *w, struct sl_long_job **at, struct sl_long_job *j)
+{
+    j->next = *at;
+    *at = j;
+    pthread_cond_signal(&w->filled);
+}
+
+void sl_longwork_add(struct sl_longwork *w, struct sl_long_job *j, size_t size)
+{
+    count_on(w);
     pthread_mutex_lock(&w->lock);
     j->turn = w->turn + size;
     struct sl_long_job **p = &w->waiting;
     while (*p && (*p)->turn <= j->turn)
         p = &(*p)->next;
-    j->next = *p;
-    *p = j;
-    pthread_cond_signal(&w->filled);
+    put_before(w, p, j);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void sl_longwork_add_first(struct sl_longwork *w, struct sl_long_job *j)
+{
+    count_on(w);
+    pthread_mutex_lock(&w->lock);
+    j->turn = w->turn; /* nobody's who waits is earlier */
+    put_before(w, &w->waiting, j);
     pthread_mutex_unlock(&w->lock);
 }
 

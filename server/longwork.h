@@ -33,6 +33,8 @@ SL_NODISCARD enum sl_code sl_longwork_open(struct sl_longwork **ret, uv_loop_t *
                                            struct sl_error *err);
 /* size: of the work, in bytes. It cannot fail. The loop runs on while there is a job. */
 void sl_longwork_add(struct sl_longwork *w, struct sl_long_job *j, size_t size);
+/* Before all that wait: what takes no time worth counting and gives memory back. */
+void sl_longwork_add_first(struct sl_longwork *w, struct sl_long_job *j);
 /* Takes back a job that was not begun: `done` is not called. false: it was; `done` will be. */
 bool sl_longwork_remove(struct sl_longwork *w, struct sl_long_job *j);
 /* No job is left. The loop must run once more for its handle to close. NULL is fine. */

@@ -123,6 +123,7 @@ void sl_post_checkpoints(struct sl_exchange *ex)
     if (!c) {
         const char *body = sl_exchange_body(ex, &n);
         c = sl_checkpoint_decode(&m, body, n, &err);
+        sl_exchange_drop_body(ex);
     }
     if (!c)
         c = begin_naming(&w, ex, s, m.name, &err);
@@ -164,6 +165,7 @@ void sl_post_rewind(struct sl_exchange *ex)
     if (!c) {
         const char *body = sl_exchange_body(ex, &n);
         c = sl_rewind_decode(&to, body, n, &err);
+        sl_exchange_drop_body(ex);
     }
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);
@@ -182,6 +184,7 @@ void sl_post_rebuild(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w;
+    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);

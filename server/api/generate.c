@@ -247,8 +247,6 @@ static enum sl_code draw_seed(struct sl_generation *g, struct sl_error *err)
 /* The run has copied what it needs, and a long prompt would lie about as long as it runs. */
 static void forget_request(struct sl_generation *g)
 {
-    if (g->ex)
-        sl_exchange_drop_body(g->ex);
     sl_pool_done(&g->req.pool);
     g->req.input = (struct sl_input){.kind = SL_INPUT_NONE};
     g->req.session = g->req.model = NULL;
@@ -307,6 +305,8 @@ static enum sl_code understand(struct sl_generation *g, const char **ret_name, s
     size_t n;
     const char *body = sl_exchange_body(g->ex, &n);
     enum sl_code c = g->dialect->decode(&g->req, body, n, &g->app->limits, err);
+    sl_keyed_see(g, body, n);
+    sl_exchange_drop_body(g->ex); /* it may wait long: for the store, for a place in memory */
     if (c)
         return c;
     /* A token has no more alternatives than the model has tokens. */
@@ -328,13 +328,11 @@ static enum sl_code understand(struct sl_generation *g, const char **ret_name, s
 
 static enum sl_code prepare(struct sl_generation *g, struct sl_session **ret, struct sl_error *err)
 {
-    size_t n;
-    const char *body = sl_exchange_body(g->ex, &n);
     enum sl_code c = find_session(g, ret, err);
     if (!c && g->stateless)
         c = sl_stateless_check(g, err);
     if (!c)
-        c = sl_keyed_take(g, body, n, err);
+        c = sl_keyed_take(g, err);
     if (!c)
         c = gather_stops(g, err);
     if (!c)

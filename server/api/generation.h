@@ -110,9 +110,9 @@ void sl_generation_finish(struct sl_generation *g);
 /* Frees it when client and run are through. */
 void sl_generation_settle(struct sl_generation *g);
 
-/* keyed.c: the header's key, then a kept answer or a run. */
-SL_NODISCARD enum sl_code sl_keyed_take(struct sl_generation *g, const void *body, size_t n,
-                                        struct sl_error *err);
+/* keyed.c: the body's hash, where there is a key; the header's key, then a kept answer or a run. */
+void sl_keyed_see(struct sl_generation *g, const void *body, size_t n);
+SL_NODISCARD enum sl_code sl_keyed_take(struct sl_generation *g, struct sl_error *err);
 SL_NODISCARD enum sl_code sl_keyed_start(struct sl_generation *g, struct sl_session *s,
                                          struct sl_error *err);
 

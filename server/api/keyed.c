@@ -13,8 +13,16 @@
 
 enum { KEY_BYTES_MAX = 255 };
 
-enum sl_code sl_keyed_take(struct sl_generation *g, const void *body, size_t n,
-                           struct sl_error *err)
+void sl_keyed_see(struct sl_generation *g, const void *body, size_t n)
+{
+    XXH128_canonical_t hash;
+    if (!sl_exchange_header(g->ex, "Idempotency-Key"))
+        return;
+    XXH128_canonicalFromHash(&hash, XXH3_128bits(body, n));
+    memcpy(g->body_hash, hash.digest, sizeof g->body_hash);
+}
+
+enum sl_code sl_keyed_take(struct sl_generation *g, struct sl_error *err)
 {
     const char *key = sl_exchange_header(g->ex, "Idempotency-Key");
     if (!key)
@@ -34,9 +42,6 @@ enum sl_code sl_keyed_take(struct sl_generation *g, const void *body, size_t n,
         return sl_fail_param(err, SL_E_UNSUPPORTED, "Idempotency-Key",
                              "with Idempotency-Key this route answers whole only: leave stream "
                              "away, or use /v1/generate");
-    XXH128_canonical_t hash;
-    XXH128_canonicalFromHash(&hash, XXH3_128bits(body, n));
-    memcpy(g->body_hash, hash.digest, sizeof g->body_hash);
     g->key = sl_strdup(key);
     return g->key ? SL_OK : sl_fail(err, SL_E_NO_MEMORY, "no memory for the request");
 }

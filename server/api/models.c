@@ -156,6 +156,7 @@ prepare(struct job *j, enum sl_code (*decode)(struct sl_tokenize_request *, cons
         return c;
     const char *body = sl_exchange_body(j->ex, &n);
     c = decode(&j->req, body, n, &app->limits, &j->err);
+    sl_exchange_drop_body(j->ex);
     if (!c)
         c = sl_app_check_model(app, j->req.model, &j->err);
     j->tokenizer = app->tokenizer;

@@ -232,6 +232,7 @@ static enum sl_code create(struct creation *k, struct sl_error *err)
         return c;
     const char *body = sl_exchange_body(k->ex, &n);
     c = sl_session_create_decode(&k->q, body, n, &app->limits, err);
+    sl_exchange_drop_body(k->ex); /* a long prompt would lie here while it is read */
     if (!c)
         c = sl_app_refuse_idempotency_key(k->ex, err);
     if (!c)
@@ -339,6 +340,7 @@ static void patch_session(struct sl_exchange *ex)
     if (!c) {
         const char *body = sl_exchange_body(ex, &n);
         c = sl_session_patch_decode(&q, body, n, &app->limits, &err);
+        sl_exchange_drop_body(ex);
     }
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);
@@ -379,6 +381,7 @@ static void post_fork(struct sl_exchange *ex)
     if (!c) {
         const char *body = sl_exchange_body(ex, &n);
         c = sl_session_fork_decode(&q, body, n, &app->limits, &err);
+        sl_exchange_drop_body(ex);
     }
     if (!c)
         c = sl_waiting_new(&w, ex, 201, &err);
@@ -417,6 +420,7 @@ static void post_cancel(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w = NULL;
+    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
     bool elsewhere = !c && !s->leased && s->held_elsewhere;
     if (elsewhere)

@@ -179,6 +179,7 @@ void sl_post_pause(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w;
+    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);
@@ -200,6 +201,7 @@ void sl_post_resume(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w;
+    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);

@@ -101,6 +101,31 @@ static void test_short_ones_pass_and_long_ones_get_their_turn(void **state)
     uv_sem_destroy(&go);
 }
 
+/* Also before those of the turn that is on, which came together. */
+static void test_first_is_before_all_that_wait(void **state)
+{
+    (void)state;
+    struct job begun, same[3], freeing;
+    uv_sem_t go;
+    assert_int_equal(uv_sem_init(&go, 0), 0);
+    add(&begun, '0', 0, &go);
+    for (int i = 0; i < 3; i++)
+        add(&same[i], (char)('a' + i), 1000, &go);
+    uv_sem_post(&go);
+    while (f.n_done == 0)
+        uv_run(&f.loop, UV_RUN_ONCE);
+    uv_sem_post(&go);
+    while (f.n_done == 1)
+        uv_run(&f.loop, UV_RUN_ONCE);
+    freeing = (struct job){.job = {.work = work, .done = done}, .name = 'F'};
+    sl_longwork_add_first(f.work, &freeing.job); /* b is begun, or it is the next but for this */
+    uv_sem_post(&go);
+    uv_sem_post(&go);
+    assert_int_equal(uv_run(&f.loop, UV_RUN_DEFAULT), 0);
+    assert_true(!strcmp(f.ran, "0abFc") || !strcmp(f.ran, "0aFbc"));
+    uv_sem_destroy(&go);
+}
+
 static void test_jobs_can_be_taken_back(void **state)
 {
     (void)state;
@@ -134,6 +159,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_short_ones_pass_and_long_ones_get_their_turn),
+        T(test_first_is_before_all_that_wait),
         T(test_jobs_can_be_taken_back),
         T(test_its_priority_is_low),
     };
