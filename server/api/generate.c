@@ -169,8 +169,12 @@ static const struct sl_exchange_events events = {.abort = on_abort, .writable = 
 static void on_head_timer(uv_timer_t *timer)
 {
     struct sl_generation *g = timer->data;
-    if (!g->ex || !g->run || !g->req.stream)
+    if (!g->ex || !g->req.stream)
         return;
+    if (!g->run) { /* it waits for its session: headers may still come, or a kept answer */
+        uv_timer_start(timer, on_head_timer, g->app->config->ping_interval_ms, 0);
+        return;
+    }
     sl_answer_begin(g);
     if (!g->ex && !g->over)
         sl_run_cancel(g->run, false);
