@@ -10,9 +10,9 @@
  *
  * What is asked of one session is done in order, each after the one before it. What an op sends is
  * made once and sent again as it was when the connection broke before the answer came: the scripts
- * (redis_lua.h) give the same answer then. Each op has a deadline; one that has reached it before
- * it was sent did nothing (STORE_UNAVAILABLE); a write that was sent is not known about
- * (COMMIT_UNKNOWN).
+ * (redis_lua.h) give the same answer then, unless others came between. Each op has a deadline; one
+ * that has reached it before it was sent did nothing (STORE_UNAVAILABLE); a write that was sent is
+ * not known about (COMMIT_UNKNOWN), nor is one that finds at its repetition that others came.
  *
  * Snapshots go in pieces of 1 MiB, one in flight for each: a turn's commit waits for a piece at
  * most, neither the loop nor Redis is held up by a long copy, and hiredis, which moves what it
@@ -131,6 +131,7 @@ struct sl_rd_op {
     int64_t deadline_ms, since_ms; /* of the loop; since: it came, or got on */
     unsigned sent;                 /* how often what it is at now went out */
     bool write_sent;               /* what changes the session went out */
+    bool untold;                   /* and the answer was lost: it may have been done */
     bool whole_script;             /* Redis has forgotten it */
     bool working;                  /* in the pool */
     bool over;                     /* finished, and not told yet */

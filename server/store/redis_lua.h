@@ -48,8 +48,10 @@
  * then.
  *
  * All scripts may be repeated: a call whose answer was lost is made again as it was, and gives what
- * it gave. Under maxmemory a script's first write is of a kind that Redis refuses then (OOM), or
- * all of its writes free memory: nothing is half done.
+ * it gave. But where others were at the session between, it may be refused (none, other, exists,
+ * version, fence, busy) although it was done the first time: a commit that is repeated and told one
+ * of these is not known about (redis_reply.c). Under maxmemory a script's first write is of a kind
+ * that Redis refuses then (OOM), or all of its writes free memory: nothing is half done.
  *
  * The answer is an array, its first element a word: ok, none (no such session), other (another
  * incarnation), exists, version (and which it is at), fence, busy, full, quota (which, how much is

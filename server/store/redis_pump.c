@@ -246,6 +246,7 @@ static void on_flight(redisAsyncContext *ac, void *reply, void *arg)
         op->flight = NULL;
     if (op && !seen) {
         r->stats.retries++;
+        op->untold |= op->write_sent && !op->in_pieces;
         sl_rd_send_soon(op);
     } else if (op) {
         sl_rd_take(op, seen);

@@ -224,6 +224,37 @@ static void not_ok(struct sl_rd_op *op, const redisReply *r)
     sl_rd_finish(op);
 }
 
+/* What is said where others were at the session since. */
+static bool is_of_others(const char *word)
+{
+    static const char *const words[] = {"none", "other", "exists", "version", "fence", "busy"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strcmp(word, words[i]))
+            return true;
+    return false;
+}
+
+/* Would a repetition be refused like this, too, where the first time did it? Others came between
+ * then. Not REMOVE, which finds its session again only where it was not done; nor a snapshot
+ * without a head, which commits nothing: others have gone on, and that is what its caller asks. */
+static bool may_have_been_done(const struct sl_rd_op *op, const char *word)
+{
+    enum sl_rd_kind kind = op->call.kind;
+    return op->untold && is_of_others(word) &&
+           (kind == SL_RD_HEAD || kind == SL_RD_TURN || (kind == SL_RD_SNAP && op->with_head) ||
+            kind == SL_RD_NAME || kind == SL_RD_UNNAME);
+}
+
+static void not_known(struct sl_rd_op *op)
+{
+    op->code = sl_fail(&op->err, SL_E_COMMIT_UNKNOWN,
+                       "redis %s:%u: the connection broke before the answer, and others were at "
+                       "session '%s' since, so whether this counts is not known (the session's "
+                       "version tells)",
+                       op->r->address.host, op->r->address.port, op->id);
+    sl_rd_finish(op);
+}
+
 /* --- answers ------------------------------------------------------------------------------------
  */
 
@@ -421,6 +452,8 @@ void sl_rd_take(struct sl_rd_op *op, redisReply *reply)
     else if (repeated && ((!strcmp(word, "none") && op->call.kind == SL_RD_REMOVE) ||
                           (!strcmp(word, "unnamed") && op->call.kind == SL_RD_UNNAME)))
         sl_rd_finish(op); /* the first time did it */
+    else if (may_have_been_done(op, word))
+        not_known(op);
     else
         not_ok(op, reply);
 }

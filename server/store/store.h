@@ -95,7 +95,8 @@ struct sl_store_record { /* what load gives; valid during the call */
  * of this session is damaged; it can only be removed), TOO_LARGE (a record of more than 256 MiB),
  * INVALID_VALUE (a snapshot of version 0), NO_MEMORY; of a shared store besides: STORE_UNAVAILABLE
  * (it cannot be reached, or takes no writes; nothing was changed), COMMIT_UNKNOWN (it could not be
- * reached any more after a write had been sent: what became of it is not known), SESSION_BUSY
+ * reached any more after a write had been sent, or others have changed the session until it could:
+ * what became of it is not known), SESSION_BUSY
  * (another one holds the lease), LEASE_LOST, SESSIONS_FULL, QUOTA_EXCEEDED. err is valid during the
  * call. */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);

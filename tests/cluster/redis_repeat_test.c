@@ -1,0 +1,217 @@
+/* redis_repeat_test.c: writes of the `redis://` store that are repeated because their answers were
+ * lost, and others came between. Without others it is redis_fault_test.c's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "server/store/redis.h"
+#include "tests/support/redis_shop.h"
+
+static void set_lease_over(const struct sl_store_key *k)
+{
+    redis_do(&redis, "HSET slate1:{%s/%s} lu 1", k->tenant, k->id);
+}
+
+/* What others do once Redis has done what it was asked for, and before it is asked again: the
+ * answer is lost. */
+static struct {
+    void (*others)(struct shop *st, const struct sl_store_key *k); /* NULL: nothing is lost */
+    struct shop *st;
+    struct sl_store_key key;
+} meanwhile;
+
+static redisReply *lose_reply(redisReply *r)
+{
+    void (*others)(struct shop *, const struct sl_store_key *) = meanwhile.others;
+    meanwhile.others = NULL;
+    if (!others)
+        return r;
+    others(meanwhile.st, &meanwhile.key);
+    return NULL;
+}
+
+static void others_take(struct shop *st, const struct sl_store_key *k)
+{
+    assert_int_equal(take(st, k, NULL).code, SL_OK);
+}
+
+static void others_commit(struct shop *st, const struct sl_store_key *k)
+{
+    set_lease_over(k);
+    struct seen s = take(st, k, NULL);
+    struct sl_store_key held = *k;
+    held.fence = s.view.head.key.fence;
+    assert_int_equal(turn(st, &held, s.view.head.version + 1), SL_OK);
+}
+
+static void others_remove(struct shop *st, const struct sl_store_key *k)
+{
+    struct got g;
+    set_lease_over(k);
+    sl_store_remove(st->store, k, on_got, expect(st, &g));
+    shop_run(st);
+    assert_int_equal(g.code, SL_OK);
+}
+
+struct losing {
+    struct sl_redis_io io;
+    struct sl_store_options opt;
+    struct shop *a, *b;
+    struct sl_store_key key; /* with a's fence */
+};
+
+static void begin_losing(struct losing *l)
+{
+    l->io = sl_redis_io_system;
+    l->io.reply = lose_reply;
+    l->opt = redis_options;
+    l->opt.redis_io = &l->io;
+    l->b = new_redis_shop();
+    l->a = other_redis_shop_with(&l->opt);
+    do_create(l->b, 0);
+    shop_run(l->b);
+    l->key = shop_key(l->b, 0);
+}
+
+static void end_losing(struct losing *l)
+{
+    assert_null(meanwhile.others); /* they came */
+    free_shop(l->a);
+    free_shop(l->b);
+}
+
+/* a takes the lease; the answer to what it does next is lost. */
+static uint64_t lose_next(struct losing *l,
+                          void (*others)(struct shop *st, const struct sl_store_key *k))
+{
+    assert_null(meanwhile.others);
+    set_lease_over(&l->key);
+    struct seen s = take(l->a, &l->key, NULL);
+    assert_int_equal(s.code, SL_OK);
+    l->key.fence = s.view.head.key.fence;
+    meanwhile.others = others;
+    meanwhile.st = l->b;
+    meanwhile.key = shop_key(l->b, 0);
+    return s.view.head.version;
+}
+
+/* It is not said of what has been done that nothing of it was kept: the client would do it again.
+ */
+static void test_what_is_repeated_after_others_came(void **state)
+{
+    (void)state;
+    struct losing l;
+    struct got g;
+    begin_losing(&l);
+    uint64_t v = lose_next(&l, others_commit);
+    assert_int_equal(turn(l.a, &l.key, v + 1), SL_E_COMMIT_UNKNOWN);
+    assert_int_equal(look(l.b, &l.key).view.head.version, v + 2); /* the first of them is a's */
+    v = lose_next(&l, others_take); /* nothing has come upon it: known */
+    assert_int_equal(turn(l.a, &l.key, v + 1), SL_OK);
+    v = lose_next(&l, others_remove);
+    assert_int_equal(turn(l.a, &l.key, v + 1), SL_E_COMMIT_UNKNOWN);
+
+    do_create(l.b, 1);
+    shop_run(l.b);
+    l.key = shop_key(l.b, 1);
+    struct sl_store_head h = {.key = l.key, .used_at = l.a->base};
+    meanwhile.others = others_take; /* no fence: what was made just now is busy */
+    meanwhile.st = l.b;
+    meanwhile.key = l.key;
+    sl_store_put_head(l.a->store, &h, on_got, expect(l.a, &g));
+    must_fail(l.a, &g, SL_E_COMMIT_UNKNOWN, "others were at session");
+    end_losing(&l);
+}
+
+static void test_which_repetitions_are_not_known(void **state)
+{
+    (void)state;
+    struct losing l;
+    struct got g;
+    begin_losing(&l);
+    assert_int_equal(turn(l.b, &l.key, 1), SL_OK);
+    uint64_t v = lose_next(&l, others_commit);
+    struct sl_store_head h = {.key = l.key, .version = v, .used_at = l.a->base};
+    sl_store_put_head(l.a->store, &h, on_got, expect(l.a, &g));
+    must_fail(l.a, &g, SL_E_COMMIT_UNKNOWN, "the session's version tells");
+    v = lose_next(&l, others_commit);
+    sl_store_put_name(l.a->store, &l.key, v, "x", v, on_got, expect(l.a, &g));
+    must_fail(l.a, &g, SL_E_COMMIT_UNKNOWN, "the session's version tells");
+    v = lose_next(&l, others_commit);
+    sl_store_drop_name(l.a->store, &l.key, v, "x", on_got, expect(l.a, &g));
+    must_fail(l.a, &g, SL_E_COMMIT_UNKNOWN, "the session's version tells");
+    /* Of a lease the word is the truth. */
+    (void)lose_next(&l, others_commit);
+    assert_int_equal(renew(l.a, &l.key), SL_E_LEASE_LOST);
+    (void)lose_next(&l, others_commit);
+    assert_int_equal(release(l.a, &l.key), SL_OK);
+    /* And of what Redis has said that it did not do: it had forgotten how. */
+    redis_do(&redis, "SCRIPT FLUSH");
+    assert_int_equal(turn(l.a, &l.key, 9), SL_E_LEASE_LOST);
+    end_losing(&l);
+}
+
+static void put_whole(struct shop *st, const struct sl_store_key *k, uint64_t version,
+                      struct got *g)
+{
+    enum { SIZE = 10 };
+    struct sl_store_head h = {.key = *k, .version = version, .used_at = st->base};
+    unsigned char *p = sl_calloc(1, SIZE);
+    assert_non_null(p);
+    sl_store_put_snapshot(st->store, k, version, &h, p, SIZE, on_got, expect(st, g));
+    shop_run(st);
+}
+
+static void others_replace(struct shop *st, const struct sl_store_key *k)
+{
+    struct got g;
+    set_lease_over(k);
+    struct seen s = take(st, k, NULL);
+    struct sl_store_key held = *k;
+    held.fence = s.view.head.key.fence;
+    put_whole(st, &held, s.view.head.version + 1, &g);
+    assert_int_equal(g.code, SL_OK);
+}
+
+/* The pieces' answers come; that of what makes the session speak of them does not. */
+static redisReply *lose_last(redisReply *r)
+{
+    redisReply *n = redis_ask(&redis, "HGET slate1:{default/s0} sn");
+    bool counts = n->type == REDIS_REPLY_STRING && n->len > 0;
+    freeReplyObject(n);
+    return counts ? lose_reply(r) : r;
+}
+
+/* Its bytes are gone by then, so that they go out again before it is refused. */
+static void test_a_snapshot_repeated_after_others_came(void **state)
+{
+    (void)state;
+    struct losing l;
+    struct got g;
+    begin_losing(&l);
+    uint64_t v = lose_next(&l, others_replace);
+    l.io.reply = lose_last;
+    put_whole(l.a, &l.key, v + 1, &g);
+    assert_int_equal(g.code, SL_E_COMMIT_UNKNOWN);
+    assert_int_equal(look(l.b, &l.key).view.head.version, v + 2);
+    end_losing(&l);
+}
+
+int main(void)
+{
+    sl_log_setup(SL_LOG_ERROR, false);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_repeated_after_others_came),
+        cmocka_unit_test(test_which_repetitions_are_not_known),
+        cmocka_unit_test(test_a_snapshot_repeated_after_others_came),
+    };
+    return cmocka_run_group_tests(tests, start_redis, end_redis);
+}
