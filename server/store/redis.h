@@ -8,11 +8,13 @@
  *                                                     └── next piece, connection ────┘
  *                                                         lost, Redis is loading
  *
- * What is asked of one session is done in order, each after the one before it. What an op sends is
- * made once and sent again as it was when the connection broke before the answer came: the scripts
- * (redis_lua.h) give the same answer then, unless others came between. Each op has a deadline; one
- * that has reached it before it was sent did nothing (STORE_UNAVAILABLE); a write that was sent is
- * not known about (COMMIT_UNKNOWN), nor is one that finds at its repetition that others came.
+ * What is asked of one session is done in order, each after the one before it; but its lease is
+ * renewed at once, also while a snapshot of it is on its way. What an op sends is made once and
+ * sent again as it was when the connection broke before the answer came: the scripts (redis_lua.h)
+ * give the same answer then, unless others came between. Each op has a deadline, which does not run
+ * while it waits for others, as long as there is a connection; one that has reached it before it
+ * was sent did nothing (STORE_UNAVAILABLE); a write that was sent is not known about
+ * (COMMIT_UNKNOWN), nor is one that finds at its repetition that others came.
  *
  * Snapshots go in pieces of 1 MiB, one in flight for each: a turn's commit waits for a piece at
  * most, neither the loop nor Redis is held up by a long copy, and hiredis, which moves what it
@@ -124,7 +126,7 @@ struct sl_rd_op {
     struct sl_rd_op *after;         /* in its line */
     struct sl_rd_op *newer, *older; /* all ops, by age */
     struct sl_redis *r;
-    struct sl_rd_line *line; /* NULL: LIST, SWEEP, ASKED, or there was no memory */
+    struct sl_rd_line *line; /* NULL: of no session, RENEW, or what is owed */
     struct sl_rd_call call;
     enum sl_code code;
     struct sl_error err;
@@ -163,6 +165,7 @@ struct sl_rd_op {
     bool with_head;              /* SNAP */
     struct sl_rd_args switching; /* SNAP: of the script that comes after the pieces */
     bool is_transfer, in_pieces; /* counts among the transfers; the pieces are at work */
+    bool waits_turn;             /* until it counts among them */
     unsigned n_reloads;
     sl_store_decode *decode;
     struct sl_store_head head;

@@ -368,12 +368,18 @@ static void take(struct sl_store *st, const char *tenant, const char *id,
     sl_rd_arg_text(&op->args, taker == SL_TAKER_REMOVE ? "1" : "0");
 }
 
+/* In no line: a snapshot that is written may take longer than the lease. Its fence tells whether it
+ * still has one to renew, whatever else is on its way. */
 static void renew(struct sl_store *st, const struct sl_store_key *k, sl_store_done *cb, void *arg)
 {
     struct sl_rd_call call = {.kind = SL_RD_RENEW, .cb.done = cb, .arg = arg};
-    struct sl_rd_op *op = new_op(st, SL_LUA_RENEW, call, k->tenant, k->id);
+    struct sl_rd_op *op = sl_rd_new_op(redis_of(st), &call, k->tenant, NULL);
     if (!op)
         return;
+    memcpy(op->id, k->id, strlen(k->id) + 1);
+    op->script = SL_LUA_RENEW;
+    sl_rd_arg_text(&op->args, k->tenant);
+    sl_rd_arg_text(&op->args, k->id);
     sl_rd_arg_number(&op->args, k->fence);
     sl_rd_arg_number(&op->args, op->r->lease_ms);
 }

@@ -177,10 +177,12 @@ void sl_rd_send_soon(struct sl_rd_op *op)
 
 void sl_rd_transfer(struct sl_rd_op *op)
 {
-    if (op->is_transfer)
+    if (op->is_transfer) {
         sl_rd_send_soon(op);
-    else
-        queue_push(&op->r->transfers, op);
+        return;
+    }
+    op->waits_turn = true;
+    queue_push(&op->r->transfers, op);
 }
 
 void sl_rd_send_later(struct sl_rd_op *op)
@@ -352,6 +354,7 @@ static void start_transfers(struct sl_redis *r)
     while (r->n_transfers < SL_REDIS_TRANSFERS_MAX && (op = queue_pop(&r->transfers))) {
         r->n_transfers++;
         op->is_transfer = true;
+        op->waits_turn = false;
         sl_rd_touch(op);
         if (op->call.kind == SL_RD_SNAP)
             sl_rd_begin_snap(op);
@@ -399,10 +402,16 @@ static bool expire(struct sl_rd_op *op)
     return flies;
 }
 
-/* Is it the op's own time that runs? Not while it waits for others of its session. */
+/* Is it Redis that it waits for? Not while it waits for others of its session. */
 static bool is_waiting(const struct sl_rd_op *op)
 {
     return !op->working && !op->over && !op->code && (!op->line || op->line->first == op);
+}
+
+/* Its own time runs, and is over. While it waits for other transfers to end theirs does. */
+static bool is_late(const struct sl_rd_op *op, int64_t now)
+{
+    return !op->waits_turn && now >= op->deadline_ms;
 }
 
 void sl_rd_on_tick(uv_timer_t *t)
@@ -414,7 +423,7 @@ void sl_rd_on_tick(uv_timer_t *t)
     bool away = r->conn.state != SL_RD_UP && r->down_since_ms &&
                 now - r->down_since_ms >= (int64_t)r->timeout_ms;
     for (op = r->oldest; op; op = op->newer)
-        if (is_waiting(op) && (now >= op->deadline_ms || away))
+        if (is_waiting(op) && (is_late(op, now) || away))
             silent |= expire(op);
     while ((op = queue_pop(&r->later)))
         sl_rd_send_soon(op);
