@@ -89,8 +89,27 @@ static void retire(struct sl_engine *e, size_t place)
     tell(e, t, DONE);
 }
 
+static void check_part(void *arg, size_t part, size_t n_parts)
+{
+    struct sl_engine *e = arg;
+    for (size_t i = part; i < e->n_running; i += n_parts)
+        if (sl_turn_leaves_state(e->running[i]))
+            sl_turn_check_state(e->running[i], &e->env, now_us());
+}
+
+/* One pass over a state at a turn's end: each token that it was fed took more than that. */
+static void check_states(struct sl_engine *e)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_running; i++)
+        n += sl_turn_leaves_state(e->running[i]);
+    if (n)
+        sl_workers_run(e->workers, check_part, e);
+}
+
 static void retire_done(struct sl_engine *e)
 {
+    check_states(e);
     for (size_t i = e->n_running; i-- > 0;)
         if (e->running[i]->phase == SL_TURN_DONE)
             retire(e, i);

@@ -29,6 +29,9 @@ const struct sl_state_tensor *sl_model_state_tensors(const struct sl_model *m, s
 /* Writes the initial state: `state` has info->state_bytes, 64-byte aligned. */
 void sl_model_state_init(const struct sl_model *m, void *state);
 
+/* Whether every float of it is finite; only such a state can become a snapshot. In snapshot.c. */
+bool sl_model_state_is_finite(const struct sl_model *m, const void *state);
+
 /* Tokens that the state can still be fed: SIZE_MAX but for models with a table of positions. */
 size_t sl_model_room(const struct sl_model *m, const void *state);
 

@@ -141,3 +141,15 @@ size_t sl_snapshot_bytes_max(const struct sl_model *m)
      * one value: five bytes for four. */
     return 8 + SL_SNAPSHOT_HEADER_MAX + sl_model_info(m)->state_bytes / 4 * 5 + 8;
 }
+
+bool sl_model_state_is_finite(const struct sl_model *m, const void *state)
+{
+    size_t n;
+    const struct sl_state_tensor *t = sl_model_state_tensors(m, &n);
+    for (size_t i = 0; i < n; i++)
+        if (t[i].dtype == SL_DTYPE_F32 &&
+            !sl_snapshot_values_good((const unsigned char *)state + t[i].offset, SL_DTYPE_F32,
+                                     false, sl_state_tensor_elements(&t[i])))
+            return false;
+    return true;
+}

@@ -459,6 +459,18 @@ void sl_turn_interrupt(struct sl_turn *t, const struct sl_turn_env *env, int64_t
         finish(t, reason, t->phase == SL_TURN_DECODE, now_us);
 }
 
+bool sl_turn_leaves_state(const struct sl_turn *t)
+{
+    return t->phase == SL_TURN_DONE && t->result.complete && t->spec.keep_state && t->fed;
+}
+
+void sl_turn_check_state(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us)
+{
+    assert(sl_turn_leaves_state(t));
+    if (!sl_model_state_is_finite(env->model, t->states.live))
+        fail(t, SL_E_MODEL_NOT_FINITE, now_us);
+}
+
 void sl_turn_pause_unread(struct sl_turn *t)
 {
     struct sl_turn_result *r = &t->result;

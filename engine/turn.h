@@ -121,4 +121,11 @@ void sl_turn_advance(struct sl_turn *t, const struct sl_turn_env *env, size_t ta
 /* Ends it now if a cancel was asked for or its time is over. */
 void sl_turn_interrupt(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us);
 
+/* DONE, before it is reported: whether somebody will go on from its state, which was fed. Then it
+ * is checked (any worker, for different turns at once): it fails where the state is not finite.
+ * Logits that are finite do not say that the state is: a prompt that generates nothing and a pause
+ * within one have none, and a denominator that is infinite makes zeros. */
+bool sl_turn_leaves_state(const struct sl_turn *t);
+void sl_turn_check_state(struct sl_turn *t, const struct sl_turn_env *env, int64_t now_us);
+
 #endif

@@ -276,10 +276,15 @@ static struct sl_session *leave_line(struct sl_sessions *ss)
     return s;
 }
 
-static bool may_go(const struct sl_session *s)
+static bool is_at_rest(const struct sl_session *s)
 {
     return s->in_memory && !sl_session_is_ephemeral(s) && !s->leased && !s->readying &&
            !s->saving && !s->evicting && !s->waiters && !s->n_pins;
+}
+
+static bool may_go(const struct sl_session *s)
+{
+    return is_at_rest(s) && !sl_session_is_unwritable(s);
 }
 
 static void drop(struct sl_sessions *ss, struct sl_session *s)
@@ -298,6 +303,8 @@ static void on_saved_to_go(void *arg, struct sl_session *s, const struct sl_erro
     if (!err)
         return; /* who saved it balances next: then it goes, unless it was used meanwhile */
     sl_residency_touch(ss, s); /* try another one next */
+    if (sl_session_is_unwritable(s))
+        return; /* its own trouble, and nobody else's; who encoded it balances next */
     if (ss->line && ss->n_places_used == ss->opt.n_places)
         ready_ends(ss, leave_line(ss), err);
 }
@@ -329,6 +336,26 @@ static void make_room(struct sl_sessions *ss)
     }
 }
 
+/* No place will become free by itself: what is there stays, as it cannot be written down. */
+static bool is_stuck(const struct sl_sessions *ss)
+{
+    if (!ss->line || ss->n_places_used < ss->opt.n_places)
+        return false;
+    for (const struct sl_session *s = ss->oldest; s; s = s->newer)
+        if (!is_at_rest(s) || !sl_session_is_unwritable(s))
+            return false;
+    return true;
+}
+
+static void tell_stuck(struct sl_sessions *ss)
+{
+    struct sl_error err;
+    (void)sl_fail(&err, SL_E_SERVER_FULL,
+                  "none of the %zu sessions in memory can be written down to make room",
+                  ss->n_places_used);
+    ready_ends(ss, leave_line(ss), &err);
+}
+
 void sl_residency_balance(struct sl_sessions *ss)
 {
     if (ss->balancing) { /* it is on the stack already, and will see */
@@ -342,6 +369,8 @@ void sl_residency_balance(struct sl_sessions *ss)
             make_room(ss);
         while (ss->line && ss->n_places_used < ss->opt.n_places)
             on_place(ss, leave_line(ss));
+        while (ss->store && is_stuck(ss))
+            tell_stuck(ss);
     } while (ss->balance_again);
     ss->balancing = false;
 }

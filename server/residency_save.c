@@ -37,10 +37,22 @@ struct sl_encode {
 
 static void start_encodings(struct sl_sessions *ss);
 
+/* It fails for what the session is, and would again: nobody makes room by it until it changes. */
+static bool is_own_failure(const struct sl_encode *e)
+{
+    return e->dtype == SL_DTYPE_F32 &&
+           (e->code == SL_E_MODEL_NOT_FINITE || e->code == SL_E_SNAPSHOT_TOO_LARGE);
+}
+
 static void encode_ends(struct sl_encode *e)
 {
     struct sl_sessions *ss = e->ss;
     struct sl_session *s = e->s;
+    bool again = !e->code || is_own_failure(e);
+    if (is_own_failure(e)) {
+        s->is_unwritable = true;
+        s->unwritable_version = e->result.version;
+    }
     sl_slab_unref(ss->opt.slab, e->slot);
     sl_free(e->empty);
     sl_free(e->metadata);
@@ -52,7 +64,8 @@ static void encode_ends(struct sl_encode *e)
     ss->n_busy--;
     sl_session_unpin(ss, s);
     start_encodings(ss);
-    sl_residency_balance(ss);
+    if (again || ss->line) /* else room would be made by it at once, and for ever */
+        sl_residency_balance(ss);
 }
 
 static void encode(uv_work_t *work)

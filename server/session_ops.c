@@ -336,6 +336,7 @@ static void apply_patch(struct sl_op *op)
         sl_free(s->metadata);
         s->metadata = op->metadata;
         s->n_metadata = op->n_metadata;
+        s->is_unwritable = false; /* less of them may fit */
         op->metadata = NULL;
     }
     if (op->has_ttl)

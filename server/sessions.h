@@ -103,10 +103,12 @@ struct sl_session {
 
     /* residency.c's and residency_save.c's */
     bool has_place, readying, saving, evicting;
-    bool going;             /* a delete has the lease */
-    bool forgotten;         /* gone as soon as nobody reads it (ephemeral ones only) */
-    bool in_store;          /* the store knows it */
-    bool head_dirty;        /* and not yet what is new of its head */
+    bool going;         /* a delete has the lease */
+    bool forgotten;     /* gone as soon as nobody reads it (ephemeral ones only) */
+    bool in_store;      /* the store knows it */
+    bool head_dirty;    /* and not yet what is new of its head */
+    bool is_unwritable; /* no snapshot can hold what it was at that version: */
+    uint64_t unwritable_version;
     uint64_t saved_version; /* of the snapshot in the store; 0: there is none */
     uint64_t replay_tokens; /* of the turns since */
     uint64_t reread_tokens; /* what its load left to be read; 0 once a snapshot was written */

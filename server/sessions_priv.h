@@ -61,6 +61,12 @@ struct sl_sessions {
     void *closed_arg;
 };
 
+/* No snapshot can hold what it is now, as one that was tried has shown. */
+static inline bool sl_session_is_unwritable(const struct sl_session *s)
+{
+    return s->is_unwritable && s->unwritable_version == s->version;
+}
+
 /* registry.c */
 SL_NODISCARD enum sl_code sl_registry_open(struct sl_sessions *ss, struct sl_error *err);
 void sl_registry_close(struct sl_sessions *ss);

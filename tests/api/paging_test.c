@@ -281,10 +281,70 @@ static int after(void **state)
     return 0;
 }
 
+/* --- one that cannot go ------------------------------------------------------------------------*/
+
+/* A paused prompt that is too long for a snapshot: it was not read, as another turn had the only
+ * place in the engine. */
+static void pause_too_long(struct client *c, const char *id)
+{
+    enum { LONG = 6000000 }; /* "97," each: more than the 16 MiB of a continuation */
+    char *text = sl_malloc(LONG + 1);
+    assert_non_null(text);
+    memset(text, 'a', LONG);
+    text[LONG] = '\0';
+    struct call *first =
+        stream_start(c, "'prompt':'x','max_tokens':1000000,'ignore_eos':true,'return_tokens':true");
+    stream_until(first, 1);
+    struct call *k = generate_start(c, "'session':'%s','prompt':'%s','max_tokens':1", id, text);
+    until_metric(c, "slate_requests_queued", 1);
+    expect_error(session_post(c, id, "/pause"), 413, "snapshot_too_large", NULL);
+    reply_free(expect(call_finish(k), 200));
+    call_abort(first);
+    until_metric(c, "slate_requests_running", 0);
+    sl_free(text);
+}
+
+/* That is told to who pauses it. Others page through the places that are left, and it is not tried
+ * again and again to make room by it; where all places are such, there is room for nobody. */
+static void what_cannot_be_written_down_stays(void **state)
+{
+    (void)state;
+    struct client *c;
+    node_init(&small, "small",
+              (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
+                                    "--sessions-in-memory=2", "--durability=drain",
+                                    "--max-running=1", "--max-queued-prefill=8000000",
+                                    "--max-tokens-limit=1000000", NULL});
+    node_start(&small);
+    c = small.a.client;
+    client_unrecorded(c);
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'long'}"), 201));
+    pause_too_long(c, "long");
+    double failed = metric(c, "slate_session_failures_total");
+    for (size_t i = 0; i < 12; i++) {
+        if (i < 4)
+            reply_free(expect(call_finish(create(&small, i)), 201));
+        struct gen g;
+        turn_finish(turn(&small, i % 4, 0), &g);
+        gen_done(&g);
+    }
+    assert_true(session_in_memory(c, "long"));
+    assert_true(metric(c, "slate_session_failures_total") == failed);
+    pause_too_long(c, "s0");
+    expect_error(call_finish(turn(&small, 1, 1)), 503, "server_full", NULL);
+    reply_free(expect(del(c, session_path("s0", "")), 200));
+    struct gen g;
+    turn_finish(turn(&small, 1, 1), &g);
+    gen_done(&g);
+    reply_free(expect(del(c, session_path("long", "")), 200));
+    node_done(&small);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(round_robin, after),
+        cmocka_unit_test_teardown(what_cannot_be_written_down_stays, after),
         cmocka_unit_test_teardown(everything_at_once, after),
         cmocka_unit_test_teardown(everything_at_once_drain, after),
     };

@@ -345,6 +345,49 @@ static void edited(void **state)
     sl_free(b.p);
 }
 
+/* Every float of the file's state; what an integer counts stays. */
+static struct bytes with_floats(const struct bytes *b, float v)
+{
+    struct bytes r = with_metadata(b, "payload.xxh3", NULL);
+    json_t *h = header_of(&r), *t;
+    const char *name;
+    json_object_foreach(h, name, t)
+    {
+        const char *dtype = json_string_value(json_object_get(t, "dtype"));
+        if (!dtype || strcmp(dtype, "F32") != 0)
+            continue;
+        json_t *at = json_object_get(t, "data_offsets");
+        size_t end = (size_t)json_integer_value(json_array_get(at, 1));
+        char *data = r.p + 8 + header_length(&r);
+        for (size_t i = (size_t)json_integer_value(json_array_get(at, 0)); i < end; i += sizeof v)
+            memcpy(data + i, &v, sizeof v);
+    }
+    json_decref(h);
+    return r;
+}
+
+/* Finite, and no more so after a token: what reads that and gives no logits tells it, too, and
+ * leaves a session that can be written down. */
+static void nearly_infinite(void **state)
+{
+    (void)state;
+    struct client *c = one.a.client;
+    make(c, "a");
+    struct bytes b = snapshot_get(c, "a", ""), huge = with_floats(&b, 3e38F);
+    expect_edited(snapshot_put(c, "huge", huge.p, huge.n, NULL), 201);
+    int64_t version = session_version(c, "huge");
+    for (int n = 0; n < 2; n++)
+        expect_error(post(c, "/v1/generate", "{'session':'huge','prompt':'ab','max_tokens':%d}", n),
+                     500, "model_not_finite", NULL);
+    assert_int_equal(session_version(c, "huge"), version);
+    reply_free(expect(session_post(c, "huge", "/pause"), 200));
+    assert_false(session_in_memory(c, "huge"));
+    reply_free(
+        expect(post(c, "/v1/generate", "{'session':'a','prompt':'ab','max_tokens':0}"), 200));
+    sl_free(b.p);
+    sl_free(huge.p);
+}
+
 static void of_another_model(void **state)
 {
     (void)state;
@@ -491,6 +534,7 @@ int main(void)
         cmocka_unit_test_teardown(if_match, clean),
         cmocka_unit_test_teardown(smaller_ones, clean),
         cmocka_unit_test_teardown(edited, clean),
+        cmocka_unit_test_teardown(nearly_infinite, clean),
         cmocka_unit_test_teardown(of_another_model, clean),
         cmocka_unit_test_teardown(stateless, clean),
         cmocka_unit_test_teardown(stateless_through_a_drain, clean),
