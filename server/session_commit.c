@@ -218,8 +218,22 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
  * -----------------------------------------------------------------------------------------------
  */
 
+/* A turn takes of the quota what it brings itself, not what was pending before it: that was taken
+ * when it came. Of what a client uploads, all but the one that any turn leaves is taken here. */
+static enum sl_code take_pending(struct sl_op *op)
+{
+    uint64_t n = op->n_pending > 1 ? op->n_pending - 1 : 0;
+    enum sl_code c =
+        n ? sl_tenant_take_tokens(op->s->owner, n, uv_now(op->ss->opt.loop), &op->err) : SL_OK;
+    if (!c)
+        op->taken = n;
+    return c;
+}
+
 static void restore_fails(struct sl_op *op, const struct sl_error *err)
 {
+    sl_tenant_return_tokens(op->s->owner, op->taken, uv_now(op->ss->opt.loop));
+    op->taken = 0;
     if (op->is_new)
         sl_op_undo_new(op, err);
     else
@@ -376,6 +390,8 @@ static void on_restore_work(uv_work_t *work, int status)
     struct sl_sessions *ss = op->ss;
     struct sl_session *s = op->s;
     (void)status;
+    if (!op->code)
+        op->code = take_pending(op);
     if (!op->code)
         op->code = take_metadata(op);
     if (op->code) {

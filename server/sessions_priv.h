@@ -268,6 +268,7 @@ struct sl_op {
     void *decoded; /* a state that is not in the slab */
     struct sl_snapshot_info info;
     struct sl_snapshot_info *info_ret;
+    uint64_t taken; /* of the tenant's tokens */
     enum sl_code code;
     struct sl_error err;
 };

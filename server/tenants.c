@@ -242,16 +242,16 @@ enum sl_code sl_tenant_take_tokens(struct sl_tenant *t, uint64_t n, uint64_t now
     }
     t->n_refused[SL_QUOTA_TOKENS]++;
     if (n > most)
-        (void)sl_fail_param(
-            err, SL_E_QUOTA_EXCEEDED, sl_quota_names[SL_QUOTA_TOKENS],
-            "this request may use %" PRIu64
-            " tokens (its prompt and max_tokens); the tenant's quota of %s is %" PRIu64,
-            n, named[SL_QUOTA_TOKENS], most);
+        (void)sl_fail_param(err, SL_E_QUOTA_EXCEEDED, sl_quota_names[SL_QUOTA_TOKENS],
+                            "this request may use %" PRIu64
+                            " tokens (its prompt and max_tokens, or what a snapshot has pending); "
+                            "the tenant's quota of %s is %" PRIu64,
+                            n, named[SL_QUOTA_TOKENS], most);
     else
         (void)sl_fail_param(err, SL_E_QUOTA_EXCEEDED, sl_quota_names[SL_QUOTA_TOKENS],
                             "the tenant's quota of %s is used up: %.0f of %" PRIu64
                             " are left, and this request may use %" PRIu64
-                            " (its prompt and max_tokens)",
+                            " (its prompt and max_tokens, or what a snapshot has pending)",
                             named[SL_QUOTA_TOKENS], floor(t->tokens_left), most, n);
     if (err)
         err->retry_after_s =

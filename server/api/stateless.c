@@ -26,6 +26,21 @@ void sl_stateless_forget(struct sl_generation *g)
     g->ephemeral = NULL;
 }
 
+/* The session is nobody's: what came pending is of the caller's tokens (see take_pending() of
+ * session_commit.c). */
+static enum sl_code run(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
+{
+    uint64_t n = s->n_pending > 1 ? s->n_pending - 1 : 0,
+             now = uv_now(sl_server_loop(g->app->server));
+    enum sl_code c = n ? sl_tenant_take_tokens(g->tenant, n, now, err) : SL_OK;
+    if (c)
+        return c;
+    c = sl_generation_run(g, s, err);
+    if (c)
+        sl_tenant_return_tokens(g->tenant, n, now);
+    return c;
+}
+
 static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_generation *g = arg;
@@ -35,7 +50,7 @@ static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
         return;
     }
     g->ephemeral = s;
-    if (g->ex && !sl_generation_run(g, s, &own))
+    if (g->ex && !run(g, s, &own))
         return;
     if (g->ex)
         sl_answer_fail(g, &own);

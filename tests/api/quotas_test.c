@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "proto/buf.h"
 #include "tests/support/key_file.h"
 #include "tests/support/node.h"
 #include "tests/support/redis.h"
@@ -28,6 +29,7 @@ static struct api api;
 static struct node node;
 static struct redis redis;
 static const char *kind; /* of the store */
+static bool one_runs;    /* and the others wait */
 
 /* --- servers -----------------------------------------------------------------------------------*/
 
@@ -60,6 +62,8 @@ static void start(const char *line)
             redis_init(&redis, "quotas", NULL);
             snprintf(store, sizeof store, "--store=%s", redis.spec);
             options[FREE] = store;
+        } else if (one_runs) {
+            options[FREE] = "--max-running=1";
         }
         api_start(&api, options);
     }
@@ -77,6 +81,7 @@ static int stop(void **state)
         redis_done(&redis);
     redis = (struct redis){0};
     api = (struct api){0};
+    one_runs = false;
     key_file_remove();
     return 0;
 }
@@ -86,6 +91,12 @@ static int with_memory(void **state)
     (void)state;
     kind = "memory";
     return 0;
+}
+
+static int with_one_running(void **state)
+{
+    one_runs = true;
+    return with_memory(state);
 }
 
 static int with_dir(void **state)
@@ -474,6 +485,64 @@ static void test_tokens(void **state)
     assert_true(tokens() - before <= 600 + 10 * ((double)(client_now_ms() - begin) / 1000 + 1));
 }
 
+/* A snapshot of a session with a paused prompt of n tokens that nobody has read. */
+static struct bytes snapshot_of_paused(size_t n)
+{
+    char *prompt = sl_calloc(1, n + 1);
+    assert_non_null(prompt);
+    memset(prompt, 'p', n);
+    reply_free(expect(post(api.client, "/v1/sessions", "{'id':'long'}"), 201));
+    client_header(api.client, KEY_B);
+    struct call *first = stream_start(
+        api.client, "'prompt':'x','max_tokens':1000000,'ignore_eos':true,'return_tokens':true");
+    stream_until(first, 1);
+    client_header(api.client, KEY_A);
+    struct call *k =
+        generate_start(api.client, "'session':'long','prompt':'%s','max_tokens':1", prompt);
+    client_header(api.client, KEY_FIGURES);
+    until_metric(api.client, "slate_requests_queued", 1);
+    client_header(api.client, KEY_A);
+    reply_free(expect(session_post(api.client, "long", "/pause"), 200));
+    reply_free(expect(call_finish(k), 200));
+    call_abort(first);
+    sl_free(prompt);
+    return snapshot_get(api.client, "long", "");
+}
+
+/* What a client uploads as pending is read for it as any prompt: it is taken once, when it comes,
+ * and given back where it does not become a session. */
+static void test_pending_tokens(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    start("tokens-per-minute=60000");
+    struct client *c = api.client;
+    struct bytes b = snapshot_of_paused(N);
+    double used = tokens();
+    assert_true(used == N);
+    reply_free(expect(snapshot_put(c, "copy", b.p, b.n, NULL), 201));
+    assert_true(tokens() == (used += N - 1));
+    reply_free(expect(post(c, "/v1/generate", "{'session':'copy','resume':true}"), 200));
+    reply_free(expect(post(c, "/v1/generate", "{'session':'long','resume':true}"), 200));
+    assert_true(tokens() == (used += 2));
+    struct sl_buf text;
+    sl_buf_init(&text, 64 << 20);
+    sl_buf_put_base64(&text, b.p, b.n);
+    sl_buf_put(&text, "", 1);
+    assert_int_equal(sl_buf_code(&text, NULL), SL_OK);
+    reply_free(
+        expect(post(c, "/v1/generate", "{'initial_state':'%s','resume':true}", text.data), 200));
+    assert_true(tokens() == (used += N));
+    set_quota("tokens-per-minute", N / 2);
+    over(snapshot_put(c, "more", b.p, b.n, NULL), "tokens-per-minute", 0);
+    over(post(c, "/v1/generate", "{'initial_state':'%s','resume':true}", text.data),
+         "tokens-per-minute", 0);
+    expect_error(get(c, session_path("more", "")), 404, "session_not_found", "session");
+    assert_true(tokens() == used);
+    sl_buf_done(&text);
+    sl_free(b.p);
+}
+
 /* --- after a restart, and over several servers -------------------------------------------------*/
 
 static void test_restart(void **state)
@@ -697,6 +766,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bytes, with_redis, stop),
         cmocka_unit_test_setup_teardown(test_running, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_tokens, with_memory, stop),
+        cmocka_unit_test_setup_teardown(test_pending_tokens, with_one_running, stop),
         cmocka_unit_test_setup_teardown(test_restart, with_dir, stop),
         cmocka_unit_test_setup_teardown(test_fleet, with_redis, stop),
         cmocka_unit_test_setup_teardown(test_ttl_memory, with_memory, stop),
