@@ -76,12 +76,17 @@ void sl_turns_pump(struct sl_turns *ts)
     }
 }
 
+static bool is_over_time(const struct sl_run *r)
+{
+    return r->spec.max_time_ms &&
+           (int64_t)uv_now(r->ts->loop) - r->started_ms >= r->spec.max_time_ms;
+}
+
 void sl_turns_expire_waiting(struct sl_turns *ts)
 {
-    int64_t now = (int64_t)uv_now(ts->loop);
     for (struct sl_run *r = ts->line, *next; r; r = next) {
         next = r->next_in_line;
-        if (r->spec.max_time_ms && now - r->started_ms >= r->spec.max_time_ms) {
+        if (is_over_time(r)) {
             sl_run_leave_line(r);
             sl_run_end_with(r, SL_FINISH_TIMEOUT);
         }
@@ -93,6 +98,15 @@ static const struct sl_penalty_ring *ring_before(const struct sl_run *r)
     if (r->continuation.paused)
         return &r->continuation.paused->ring;
     return r->session ? r->session->ring : NULL;
+}
+
+/* Of max_time_ms, for the engine, which counts from now. */
+static int64_t time_left(const struct sl_run *r)
+{
+    if (!r->spec.max_time_ms)
+        return 0;
+    int64_t left = r->spec.max_time_ms - ((int64_t)uv_now(r->ts->loop) - r->started_ms);
+    return left > 1 ? left : 1;
 }
 
 /* What a paused turn goes on with: its held tokens come again, after what is pending before them.
@@ -161,7 +175,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
     struct sl_turn_spec spec = {.prompt = r->prompt.v,
                                 .n_prompt = r->n_tokens,
                                 .max_tokens = s->max_tokens,
-                                .deadline_ms = s->max_time_ms,
+                                .deadline_ms = time_left(r),
                                 .sampling = s->sampling,
                                 .stops = s->stops,
                                 .n_stops = s->n_stops,
@@ -244,8 +258,7 @@ static void on_tokenised(struct sl_long_job *j)
     ts->n_waiting--;
     if (!r->lost && r->cancelled) {
         sl_run_end_with(r, SL_FINISH_CANCELLED);
-    } else if (!r->lost && r->spec.max_time_ms &&
-               (int64_t)uv_now(ts->loop) - r->started_ms >= r->spec.max_time_ms) {
+    } else if (!r->lost && is_over_time(r)) {
         sl_run_end_with(r, SL_FINISH_TIMEOUT);
     } else if (take_tokens(r, &failed, &r->result.error)) {
         sl_run_end_later(r);
@@ -423,6 +436,9 @@ static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err
     } else if (r->cancelled) {
         r->result.finish = SL_FINISH_CANCELLED;
         c = SL_E_INTERNAL; /* nobody reads it: the finish says what it is */
+    } else if (!r->starting && is_over_time(r)) {
+        r->result.finish = SL_FINISH_TIMEOUT;
+        c = SL_E_INTERNAL; /* likewise */
     } else {
         c = go(r, to);
     }

@@ -14,6 +14,7 @@
 
 #include "engine/base/mem.h"
 #include "tests/support/api.h"
+#include "tests/support/redis.h"
 #include "tests/support/server.h"
 
 #define ENDLESS "'ignore_eos':true,'temperature':0,'max_tokens':1000000"
@@ -319,6 +320,47 @@ static void test_timeout_in_the_queue(void **state)
     call_abort(running);
 }
 
+static const char *const timings[] = {"timings.queue_ms", "timings.prefill_ms",
+                                      "timings.decode_ms"};
+
+/* A turn of as long as it may be, whose session is not there before so much time has passed. */
+static void turn_after(struct redis *redis, int64_t late_ms, int max_time_ms, struct gen *ret)
+{
+    redis_signal(redis, SIGSTOP);
+    struct call *k = generate_start(
+        a.client, "'session':'w','prompt':'a'," ENDLESS ",'max_time_ms':%d", max_time_ms);
+    for (int64_t end = client_now_ms() + late_ms; client_now_ms() < end;)
+        reply_free(expect(get(a.client, "/livez"), 200));
+    redis_signal(redis, SIGCONT);
+    *ret = finished(k);
+    assert_string_equal(str_at(ret->r->json, "finish_reason"), "timeout");
+}
+
+/* The time is the request's: what its session takes to come is not there for the engine. */
+static void test_timeout_counts_from_start(void **state)
+{
+    (void)state;
+    enum { LATE_MS = 1200, MAX_MS = 1600 };
+    struct redis redis;
+    struct gen g;
+    double engine_ms = 0;
+    redis_init(&redis, "timeout", NULL);
+    start((const char *const[]){"--store", redis.spec, "--max-tokens-limit=1000000", NULL});
+    reply_free(expect(post(a.client, "/v1/sessions", "{'id':'w'}"), 201));
+    turn_after(&redis, LATE_MS, 100, &g); /* none is left */
+    assert_int_equal(int_at(g.r->json, "timings.computed_tokens"), 0);
+    assert_int_equal(int_at(g.r->json, "version"), 0);
+    gen_done(&g);
+    turn_after(&redis, LATE_MS, MAX_MS, &g);
+    for (size_t i = 0; i < sizeof timings / sizeof *timings; i++)
+        engine_ms += num_at(g.r->json, timings[i]);
+    assert_true(engine_ms < LATE_MS);
+    gen_done(&g);
+    api_stop(&a);
+    a = (struct api){0};
+    redis_done(&redis);
+}
+
 /* --- fairness ----------------------------------------------------------------------------------*/
 
 /* A stream beside a long prompt goes on: it gets tokens while the prompt is read. */
@@ -494,6 +536,7 @@ int main(void)
         cmocka_unit_test_teardown(test_max_waiting_of_long_texts, stop),
         cmocka_unit_test_teardown(test_max_queued_prefill, stop),
         cmocka_unit_test_teardown(test_timeout_in_the_queue, stop),
+        cmocka_unit_test_teardown(test_timeout_counts_from_start, stop),
         cmocka_unit_test_teardown(test_a_long_prompt_stalls_nobody, stop),
         cmocka_unit_test_teardown(test_slow_reader, stop),
         cmocka_unit_test_teardown(test_dead_reader, stop),
