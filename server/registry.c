@@ -272,7 +272,7 @@ static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
 {
     size_t most = ss->opt.max_sessions;
     if (ss->shared) { /* the limit is the store's; here are those that were heard of */
-        if (ss->table.n > ss->opt.n_places + 2 * SL_HEARD_OF)
+        if (ss->table.n > ss->opt.n_places + (size_t)2 * SL_HEARD_OF)
             sl_registry_trim(ss);
         return SL_OK;
     }
