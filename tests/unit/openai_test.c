@@ -209,7 +209,7 @@ static void not_served(void **state)
         {"{\"prompt\":\"x\",\"suffix\":\"y\"}", SL_E_UNSUPPORTED, "suffix", NULL},
         {"{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", SL_E_UNSUPPORTED,
          "response_format", NULL},
-        {"{\"prompt\":\"x\",\"seed\":-1}", SL_E_INVALID_VALUE, "seed", NULL},
+        {"{\"prompt\":\"x\",\"seed\":-2}", SL_E_INVALID_VALUE, "seed", NULL},
         {"{\"prompt\":\"x\",\"logprobs\":21}", SL_E_INVALID_VALUE, "logprobs", NULL}};
     fields_check_cases(completions, legacy, N(legacy));
     static const struct field_case modern[] = {
