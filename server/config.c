@@ -125,7 +125,9 @@ static const struct sl_option options[] = {
     {"max-running", SL_OPTION_COUNT, AT(max_running), "32", 1, 4096, NULL, "N",
      "Turns that run at once.", SL_CMD_SERVE},
     {"max-waiting", SL_OPTION_COUNT, AT(max_waiting), "256", 0, 1e6, NULL, "N",
-     "Turns that wait for their place; one more is a 503.", SL_CMD_SERVE},
+     "Turns beyond those of --max-running that wait for their place, their session or their text's "
+     "tokens; one more is a 503.",
+     SL_CMD_SERVE},
     {"max-queued-prefill", SL_OPTION_COUNT, AT(max_queued_prefill), "1048576", 1, 1e12, NULL, "N",
      "Prompt tokens of all turns that are not read yet; more is a 503.", SL_CMD_SERVE},
     {"max-tokens-limit", SL_OPTION_COUNT, AT(max_tokens_limit), "1048576", 0, 1e9, NULL, "N",

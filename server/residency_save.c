@@ -48,8 +48,8 @@ static void encode_ends(struct sl_encode *e)
 {
     struct sl_sessions *ss = e->ss;
     struct sl_session *s = e->s;
-    bool again = !e->code || is_own_failure(e);
-    if (is_own_failure(e)) {
+    bool own = is_own_failure(e), again = !e->code || own;
+    if (own) {
         s->is_unwritable = true;
         s->unwritable_version = e->result.version;
     }

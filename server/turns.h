@@ -28,7 +28,7 @@ enum { SL_ANSWER_BYTES_MAX = 16 << 20 }; /* kept under an Idempotency-Key */
 
 struct sl_turns_options {
     size_t max_running; /* turns in the engine */
-    size_t max_waiting;
+    size_t max_waiting; /* beyond those; also before the engine: they are tokenised, or loaded */
     size_t max_queued_prefill; /* tokens */
     size_t max_tokens;         /* that a paused turn may still want; 0: any number */
     size_t max_step_rows;

@@ -79,21 +79,16 @@ void sl_index_done(struct sl_index *ix)
     *ix = (struct sl_index){0};
 }
 
-struct hashes {
-    uint64_t plain, seeded;
-};
-
 /* Names hold no '/', so that two pairs never join to the same text. */
-static struct hashes hash_names(const struct sl_index *ix, const char *tenant, size_t tenant_n,
-                                const char *id, size_t id_n)
+static uint64_t name_hash(uint64_t seed, const char *tenant, size_t tenant_n, const char *id,
+                          size_t id_n)
 {
     char text[SL_RECORD_NAMES_MAX + 1];
     assert(tenant_n <= SL_TENANT_MAX && id_n <= SL_SESSION_ID_MAX);
     memcpy(text, tenant, tenant_n);
     text[tenant_n] = '/';
     memcpy(text + tenant_n + 1, id, id_n);
-    size_t n = tenant_n + 1 + id_n;
-    return (struct hashes){XXH3_64bits(text, n), XXH3_64bits_withSeed(text, n, ix->seed)};
+    return XXH3_64bits_withSeed(text, tenant_n + 1 + id_n, seed);
 }
 
 static struct sl_ix_session **bucket(const struct sl_index *ix, uint64_t seeded)
@@ -122,8 +117,7 @@ static struct sl_ix_session *find(const struct sl_index *ix, uint64_t seeded, co
 struct sl_ix_session *sl_index_find(const struct sl_index *ix, const char *tenant, size_t tenant_n,
                                     const char *id, size_t id_n)
 {
-    struct hashes h = hash_names(ix, tenant, tenant_n, id, id_n);
-    return find(ix, h.seeded, tenant, tenant_n, id, id_n);
+    return find(ix, name_hash(ix->seed, tenant, tenant_n, id, id_n), tenant, tenant_n, id, id_n);
 }
 
 static void grow(struct sl_index *ix)
@@ -164,8 +158,8 @@ static struct sl_ix_tenant *get_tenant(struct sl_index *ix, const char *name, si
 struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size_t tenant_n,
                                    const char *id, size_t id_n)
 {
-    struct hashes h = hash_names(ix, tenant, tenant_n, id, id_n);
-    struct sl_ix_session *s = find(ix, h.seeded, tenant, tenant_n, id, id_n);
+    uint64_t seeded = name_hash(ix->seed, tenant, tenant_n, id, id_n);
+    struct sl_ix_session *s = find(ix, seeded, tenant, tenant_n, id, id_n);
     if (s)
         return s;
     if (ix->n_nodes >= ix->n_buckets && !ix->walked)
@@ -179,9 +173,9 @@ struct sl_ix_session *sl_index_get(struct sl_index *ix, const char *tenant, size
     memcpy(s->id, id, id_n);
     s->id_n = id_n;
     s->tenant = t;
-    s->hash = h.plain;
-    s->seeded = h.seeded;
-    struct sl_ix_session **b = bucket(ix, h.seeded);
+    s->hash = name_hash(0, tenant, tenant_n, id, id_n);
+    s->seeded = seeded;
+    struct sl_ix_session **b = bucket(ix, seeded);
     s->next = *b;
     *b = s;
     ix->n_nodes++;

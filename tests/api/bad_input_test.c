@@ -362,18 +362,6 @@ static void test_no_json(void **state)
     still_answers();
 }
 
-static char *repeated(const char *before, const char *unit, size_t n, const char *after)
-{
-    size_t a = strlen(before), u = strlen(unit), z = strlen(after);
-    char *s = sl_malloc(a + u * n + z + 1);
-    assert_non_null(s);
-    memcpy(s, before, a);
-    for (size_t i = 0; i < n; i++)
-        memcpy(s + a + i * u, unit, u);
-    memcpy(s + a + u * n, after, z + 1);
-    return s;
-}
-
 static void test_deep(void **state)
 {
     (void)state;

@@ -31,28 +31,12 @@ static int stop(void **state)
     return 0;
 }
 
-/* n bytes of text with a NUL behind them; sl_free(). */
-static char *text_of(size_t n)
-{
-    char *text = sl_malloc(n + 1);
-    assert_non_null(text);
-    for (size_t i = 0; i < n; i++)
-        text[i] = "the quick brown fox "[i % 20];
-    text[n] = '\0';
-    return text;
-}
-
 /* {begin, a field that nobody reads and whose tree is large}: read on the thread of long work. */
 static struct call *post_with_tree(const char *path, const char *begin)
 {
     enum { N = 40000 };
-    struct call *k;
-    char *items = sl_malloc(3 * N);
-    assert_non_null(items);
-    for (size_t i = 0; i < N; i++)
-        memcpy(items + 3 * i, "{},", 3);
-    items[3 * N - 1] = '\0';
-    k = call_post(a.client, path, "{%s,'x':[%s]}", quoted(begin), items);
+    char *items = repeated("{}", ",{}", N - 1, "");
+    struct call *k = call_post(a.client, path, "{%s,'x':[%s]}", quoted(begin), items);
     sl_free(items);
     return k;
 }
@@ -79,7 +63,7 @@ static void test_a_long_text(void **state)
     (void)state;
     enum { N = 6 << 20 };
     struct client *c = a.client;
-    char *text = text_of(N);
+    char *text = repeated("", "the quick brown fox ", N / 20 + 1, "");
     struct call *k = call_post(c, "/v1/tokenize", "{'text':'%s'}", text);
     while (metric(c, BODY_BYTES) < N)
         assert_int_equal(call_reply(k)->status, 0);

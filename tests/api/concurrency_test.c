@@ -251,11 +251,7 @@ static void test_max_waiting_of_long_texts(void **state)
     enum { LONG = 150000, ASK = 4 };
     struct call *k[ASK];
     size_t n_read = 0;
-    char *text = sl_malloc(LONG + 1);
-    assert_non_null(text);
-    for (size_t i = 0; i < LONG; i++)
-        text[i] = i % 7 ? 'a' : ' ';
-    text[LONG] = '\0';
+    char *text = repeated("", " aaaaaa", LONG / 7, "");
     start((const char *const[]){"--max-running=1", "--max-waiting=0", NULL});
     for (int i = 0; i < ASK; i++)
         k[i] = generate_start(a.client, "'prompt':'%s','max_tokens':1", text);

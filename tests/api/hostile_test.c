@@ -33,6 +33,8 @@
 
 #include <cmocka.h>
 
+#include "engine/base/mem.h"
+#include "tests/support/api.h"
 #include "tests/support/client.h"
 #include "tests/support/foes.h"
 #include "tests/support/honest.h"
@@ -361,16 +363,6 @@ static void test_bodies_that_fill_the_memory(void **state)
 
 /* --- clients that do not read ----------------------------------------------------------------- */
 
-static char *repeated(const char *text, size_t n)
-{
-    size_t len = strlen(text);
-    char *all = malloc(n * len + 1);
-    assert_non_null(all);
-    for (size_t i = 0; i < n; i++)
-        memcpy(all + i * len, text, len + 1);
-    return all;
-}
-
 static void make_session(const struct server *s, const char *id)
 {
     char text[256];
@@ -387,7 +379,7 @@ static void make_session(const struct server *s, const char *id)
 static void test_slow_readers(void **state)
 {
     (void)state;
-    char *many = repeated(GET("/v1/sessions/honest-0/snapshot"), 100);
+    char *many = repeated("", GET("/v1/sessions/honest-0/snapshot"), 100, "");
     const struct foe_text text = {many, strlen(many)};
     const struct foe_plan plan = {.n = 20,
                                   .texts = &text,
@@ -423,7 +415,7 @@ static void test_slow_readers(void **state)
     foes_stop(f, NULL);
     assert_true(bounded < 60);
     server_stop(s);
-    free(many);
+    sl_free(many);
 }
 
 /* Nor do they hold a turn: its tokens wait for them, its place does not. */
@@ -492,7 +484,7 @@ static void test_half_closed(void **state)
 static void test_pipelines(void **state)
 {
     (void)state;
-    char *many = repeated(GET("/livez"), 1000);
+    char *many = repeated("", GET("/livez"), 1000, "");
     const struct foe_text text = {many, strlen(many)};
     struct foe_plan plan = {
         .n = 1, .texts = &text, .n_texts = 1, .at_once = text.n, .life_ms = 500};
@@ -506,7 +498,7 @@ static void test_pipelines(void **state)
         ;
     foes_stop(f, NULL);
     server_stop(s);
-    free(many);
+    sl_free(many);
 }
 
 /* --- bytes that two could read in two ways ---------------------------------------------------- */
@@ -546,7 +538,8 @@ static void test_header_floods(void **state)
     enum { LARGE = 1 << 20 };
     static char one[LARGE], line[LARGE / 4];
     static const char begin[] = "GET /livez HTTP/1.1\r\n" HOST;
-    char *lines = repeated("X-Flood: yes\r\n", 5000), *empty = repeated("a:\r\n", 101);
+    char *lines = repeated("", "X-Flood: yes\r\n", 5000, ""),
+         *empty = repeated("", "a:\r\n", 101, "");
     char many[8192], *flood = malloc(strlen(lines) + 256);
     assert_non_null(flood);
     snprintf(one, sizeof one, "%sX-Flood: %0*d\r\n\r\n", begin, LARGE - 256, 0);
@@ -569,8 +562,8 @@ static void test_header_floods(void **state)
     attack("header floods", s, &plan);
     assert_true(resident_mib(s) - before < 60);
     server_stop(s);
-    free(lines);
-    free(empty);
+    sl_free(lines);
+    sl_free(empty);
     free(flood);
 }
 

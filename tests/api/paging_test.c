@@ -288,10 +288,7 @@ static int after(void **state)
 static void pause_too_long(struct client *c, const char *id)
 {
     enum { LONG = 6000000 }; /* "97," each: more than the 16 MiB of a continuation */
-    char *text = sl_malloc(LONG + 1);
-    assert_non_null(text);
-    memset(text, 'a', LONG);
-    text[LONG] = '\0';
+    char *text = repeated("", "a", LONG, "");
     struct call *first =
         stream_start(c, "'prompt':'x','max_tokens':1000000,'ignore_eos':true,'return_tokens':true");
     stream_until(first, 1);

@@ -59,15 +59,13 @@ static void until_pings(struct call *k, size_t n)
 static struct call *long_prompt(const char *more, const char *key)
 {
     enum { N = 30000 };
-    static const char end[] = "0],\"max_tokens\":1,\"stream\":true}";
-    size_t n = strlen(more) + 2 * N + 64;
+    char *ids = repeated("[", "9,", N, "0]");
+    size_t n = strlen(more) + strlen(ids) + 64;
     char *body = sl_malloc(n);
     assert_non_null(body);
-    size_t at = (size_t)snprintf(body, n, "{%s,\"prompt\":[", more);
-    for (size_t i = 0; i < N; i++, at += 2)
-        memcpy(body + at, "9,", 2);
-    memcpy(body + at, end, sizeof end);
-    struct call *k = call_start(client(), "POST", "/v1/generate", key, body, at + sizeof end - 1);
+    snprintf(body, n, "{%s,\"prompt\":%s,\"max_tokens\":1,\"stream\":true}", more, ids);
+    sl_free(ids);
+    struct call *k = call_start(client(), "POST", "/v1/generate", key, body, strlen(body));
     sl_free(body);
     return k;
 }

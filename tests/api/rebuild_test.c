@@ -332,10 +332,7 @@ static void test_drained(void **state)
 {
     (void)state;
     enum { LONG = 300000 };
-    char *text = sl_malloc(LONG + 1);
-    assert_non_null(text);
-    memset(text, 'a', LONG);
-    text[LONG] = '\0';
+    char *text = repeated("", "a", LONG, "");
     begin(1, NULL, "--keep-transcript", "--drain-timeout=0s");
     node.options[node.n_options++] = "--max-running=1";
     node.options[node.n_options++] = "--max-tokens-limit=1000000";

@@ -176,6 +176,18 @@ char *string_json(const char *s, size_t n)
     return text;
 }
 
+char *repeated(const char *before, const char *unit, size_t n, const char *after)
+{
+    size_t a = strlen(before), u = strlen(unit), z = strlen(after);
+    char *s = sl_malloc(a + u * n + z + 1);
+    assert_non_null(s);
+    memcpy(s, before, a);
+    for (size_t i = 0; i < n; i++)
+        memcpy(s + a + i * u, unit, u);
+    memcpy(s + a + u * n, after, z + 1);
+    return s;
+}
+
 const char *quoted(const char *s)
 {
     static char ring[16][4096];

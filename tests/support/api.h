@@ -49,6 +49,9 @@ const char *seeded_slow_model(void);
 char *ids_json(const uint32_t *ids, size_t n);
 char *string_json(const char *s, size_t n);
 
+/* n times the unit, between the others. sl_free(). */
+char *repeated(const char *before, const char *unit, size_t n, const char *after);
+
 /* s with " for each ': a copy that lasts for the next 16 calls; up to 4 KiB. */
 const char *quoted(const char *s);
 
