@@ -28,6 +28,9 @@
 
 enum { TOKENS = 64, SESSIONS = 32, REFERENCES = 32 };
 
+/* How often a scene is played before what it needs was met once. */
+enum { TRIES = 6 };
+
 /* --- what is asked for -------------------------------------------------------------------------*/
 
 /* One model, and how to ask it. */
@@ -378,7 +381,8 @@ static void finish_all(struct stand *st, struct parts *p, struct call **k, unsig
     }
 }
 
-static void drain(struct stand *st, unsigned first, unsigned n, size_t apart)
+/* How many turns the drain met: on a busy machine all may be over before the signal arrives. */
+static size_t drain(struct stand *st, unsigned first, unsigned n, size_t apart)
 {
     static struct parts p[SESSIONS];
     struct call *k[SESSIONS];
@@ -395,13 +399,13 @@ static void drain(struct stand *st, unsigned first, unsigned n, size_t apart)
     }
     node_wait(&st->node, SIGTERM);
     print_message("%s: %zu of %u interrupted by the drain\n", st->name, n_paused, n);
-    assert_true(n_paused > 0);
     node_start(&st->node);
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
         k[i] = parts_paused(&p[i]) ? go_on(st, id) : NULL;
     }
     finish_all(st, p, k, first, n);
+    return n_paused;
 }
 
 static int64_t version_of(struct client *c, const char *id)
@@ -413,8 +417,8 @@ static int64_t version_of(struct client *c, const char *id)
 }
 
 /* Whose end did not arrive: it was committed or it was not, nothing between. If it was not, it is
- * sent again; if it was, only what follows can be compared. */
-static void killed(struct stand *st, unsigned first, unsigned n, size_t apart)
+ * sent again; if it was, only what follows can be compared. How many the signal met. */
+static size_t killed(struct stand *st, unsigned first, unsigned n, size_t apart)
 {
     static struct parts p[SESSIONS];
     struct call *k[SESSIONS];
@@ -438,7 +442,6 @@ static void killed(struct stand *st, unsigned first, unsigned n, size_t apart)
     }
     node_wait(&st->node, SIGKILL);
     print_message("%s: %zu of %u interrupted by SIGKILL\n", st->name, n_killed, n);
-    assert_true(n_killed > 0);
     node_start(&st->node);
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
@@ -449,6 +452,7 @@ static void killed(struct stand *st, unsigned first, unsigned n, size_t apart)
     }
     print_message("%s: %zu of these were committed\n", st->name, n_committed);
     finish_all(st, p, k, first, n);
+    return n_killed;
 }
 
 /* --- the tests ---------------------------------------------------------------------------------*/
@@ -527,10 +531,10 @@ static void paused_after_every_token(void **state)
 
 static void paused_32_at_once(void **state)
 {
-    enum { ENOUGH = SESSIONS / 2, ROUNDS = 6 };
+    enum { ENOUGH = SESSIONS / 2 };
     size_t n = 0;
     set_slow(*state, false);
-    for (size_t r = 0; r < ROUNDS && (r < 2 || n < ENOUGH); r++)
+    for (size_t r = 0; r < TRIES && (r < 2 || n < ENOUGH); r++)
         n += pause_all(*state, 1 + r % 2, r < 2 ? 2 : 0); /* then as early as can be */
     assert_true(n >= ENOUGH);
 }
@@ -538,25 +542,31 @@ static void paused_32_at_once(void **state)
 static void drained_1(void **state)
 {
     set_slow(*state, true);
-    drain(*state, a_long_one(*state), 1, 20);
+    assert_true(drain(*state, a_long_one(*state), 1, 20) == 1);
 }
 
 static void drained_32_at_once(void **state)
 {
+    size_t n = 0;
     set_slow(*state, false);
-    drain(*state, 0, SESSIONS, 2);
+    for (size_t i = 0; i < TRIES && !n; i++)
+        n = drain(*state, 0, SESSIONS, 2);
+    assert_true(n > 0);
 }
 
 static void killed_1(void **state)
 {
     set_slow(*state, true);
-    killed(*state, a_long_one(*state), 1, 30);
+    assert_true(killed(*state, a_long_one(*state), 1, 30) == 1);
 }
 
 static void killed_32_at_once(void **state)
 {
+    size_t n = 0;
     set_slow(*state, false);
-    killed(*state, 0, SESSIONS, 2);
+    for (size_t i = 0; i < TRIES && !n; i++)
+        n = killed(*state, 0, SESSIONS, 2);
+    assert_true(n > 0);
 }
 
 /* Aims at the lengths that are still missing. A few tokens come while a pause is on its way. */
