@@ -5,8 +5,9 @@
  * more. Interrupted are: by a pause as soon as a token has arrived, again and again; by a pause at
  * every length up to TOKENS, 32 sessions at once; by a drain, 32 sessions at once, which are at
  * different tokens; by kill -9 likewise (then nothing was committed, and the turn is sent again).
- * What goes on does so in another process with another number of threads. Text, tokens, log
- * probabilities and how it ends must be the reference's, and so must one turn more.
+ * What goes on does so in another process with another number of threads, after a drain or a kill
+ * also with other kernels. Text, tokens, log probabilities and how it ends must be the reference's,
+ * and so must one turn more.
  *
  * The settings make it hard: temperature 1, penalties of all kinds, stop strings of which some
  * candidate is open after most tokens, and text of one- to three-byte characters that comes byte by
@@ -28,8 +29,9 @@
 
 enum { TOKENS = 64, SESSIONS = 32, REFERENCES = 32 };
 
-/* How often a scene is played before what it needs was met once. */
-enum { TRIES = 6 };
+/* How many of 32 turns an interruption has to meet (of those of `bytes` most are short), and how
+ * often a scene is played for it. */
+enum { ENOUGH = SESSIONS / 4, TRIES = 6 };
 
 /* --- what is asked for -------------------------------------------------------------------------*/
 
@@ -399,6 +401,7 @@ static size_t drain(struct stand *st, unsigned first, unsigned n, size_t apart)
     }
     node_wait(&st->node, SIGTERM);
     print_message("%s: %zu of %u interrupted by the drain\n", st->name, n_paused, n);
+    st->node.slow = false;
     node_start(&st->node);
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
@@ -442,6 +445,7 @@ static size_t killed(struct stand *st, unsigned first, unsigned n, size_t apart)
     }
     node_wait(&st->node, SIGKILL);
     print_message("%s: %zu of %u interrupted by SIGKILL\n", st->name, n_killed, n);
+    st->node.slow = false;
     node_start(&st->node);
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
@@ -531,12 +535,11 @@ static void paused_after_every_token(void **state)
 
 static void paused_32_at_once(void **state)
 {
-    enum { ENOUGH = SESSIONS / 2 };
     size_t n = 0;
     set_slow(*state, false);
-    for (size_t r = 0; r < TRIES && (r < 2 || n < ENOUGH); r++)
+    for (size_t r = 0; r < TRIES && (r < 2 || n < 2 * ENOUGH); r++)
         n += pause_all(*state, 1 + r % 2, r < 2 ? 2 : 0); /* then as early as can be */
-    assert_true(n >= ENOUGH);
+    assert_true(n >= 2 * ENOUGH);
 }
 
 static void drained_1(void **state)
@@ -548,10 +551,11 @@ static void drained_1(void **state)
 static void drained_32_at_once(void **state)
 {
     size_t n = 0;
-    set_slow(*state, false);
-    for (size_t i = 0; i < TRIES && !n; i++)
-        n = drain(*state, 0, SESSIONS, 2);
-    assert_true(n > 0);
+    for (size_t i = 0; i < TRIES && n < ENOUGH; i++) {
+        set_slow(*state, true);
+        n = drain(*state, 0, SESSIONS, 1);
+    }
+    assert_true(n >= ENOUGH);
 }
 
 static void killed_1(void **state)
@@ -563,10 +567,11 @@ static void killed_1(void **state)
 static void killed_32_at_once(void **state)
 {
     size_t n = 0;
-    set_slow(*state, false);
-    for (size_t i = 0; i < TRIES && !n; i++)
-        n = killed(*state, 0, SESSIONS, 2);
-    assert_true(n > 0);
+    for (size_t i = 0; i < TRIES && n < ENOUGH; i++) {
+        set_slow(*state, true);
+        n = killed(*state, 0, SESSIONS, 1);
+    }
+    assert_true(n >= ENOUGH);
 }
 
 /* Aims at the lengths that are still missing. A few tokens come while a pause is on its way. */
