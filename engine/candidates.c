@@ -342,7 +342,8 @@ static void keep_share(struct sl_candidates *c, struct share *s, float p)
 {
     struct sl_cut cut;
     s->total = add_blocks(c);
-    s->target = (double)p * s->total;
+    /* Of 0: the first that weighs anything. */
+    s->target = (double)(p > FLT_MIN ? p : FLT_MIN) * s->total;
     if (!find_among_few(c, s, &cut)) {
         clear_dropped(c);
         if (s->typical)

@@ -27,8 +27,8 @@
  *             fewest tokens whose p sum to at least top_p.
  *   min_p     (Nguyen 2024) keeps p ≥ min_p · (the largest p of what is left).
  *             In these four the smaller id goes first among equals, and one token always stays:
- *             each keeps at least the first in its order. Where rounding lets no sum reach its
- *             bound, all are kept.
+ *             each keeps at least the first in its order, typical_p or top_p of 0 that alone. Where
+ *             rounding lets no sum reach its bound, all are kept.
  *   draw      weights w = exp((l - max l) / temperature) of what is left; one uniform number u; the
  *             first token in the order of ids at which the running sum of w exceeds u · Σ w.
  *

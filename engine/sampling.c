@@ -27,9 +27,9 @@ enum sl_code sl_sampling_check(const struct sl_sampling *p, size_t vocab_size, s
         const char *allowed;
     } rows[] = {
         {"temperature", p->temperature, p->temperature >= 0 && p->temperature <= 100, "0 to 100"},
-        {"top_p", p->top_p, p->top_p > 0 && p->top_p <= 1, "above 0, up to 1"},
+        {"top_p", p->top_p, p->top_p >= 0 && p->top_p <= 1, "0 to 1"},
         {"min_p", p->min_p, p->min_p >= 0 && p->min_p <= 1, "0 to 1"},
-        {"typical_p", p->typical_p, p->typical_p > 0 && p->typical_p <= 1, "above 0, up to 1"},
+        {"typical_p", p->typical_p, p->typical_p >= 0 && p->typical_p <= 1, "0 to 1"},
         {"repetition_penalty", p->repetition_penalty,
          p->repetition_penalty > 0 && isfinite(p->repetition_penalty), "above 0, finite"},
         {"presence_penalty", p->presence_penalty, isfinite(p->presence_penalty), "finite"},

@@ -218,7 +218,7 @@ static enum sl_code read_bias_pair(const struct sl_decode *d, const json_t *pair
     if (c != SL_OK)
         return c;
     snprintf(path, sizeof path, "logit_bias[%zu][1]", i);
-    return sl_json_float(json_array_get(pair, 1), path, -100, 100, false, &ret->bias, d->err);
+    return sl_json_float(json_array_get(pair, 1), path, -100, 100, &ret->bias, d->err);
 }
 
 /* A key of the object: decimal digits without a sign or leading zeros. */
@@ -247,7 +247,7 @@ static enum sl_code read_bias_entry(const struct sl_decode *d, const char *key, 
         return sl_fail_param(d->err, SL_E_INVALID_VALUE, path,
                              "a key of logit_bias must be a token id from 0 to %llu, got \"%.40s\"",
                              (unsigned long long)(end - 1), key);
-    return sl_json_float(v, path, -100, 100, false, &ret->bias, d->err);
+    return sl_json_float(v, path, -100, 100, &ret->bias, d->err);
 }
 
 enum sl_code sl_decode_bias(const struct sl_decode *d, struct sl_sampling *ret)
@@ -282,24 +282,24 @@ enum sl_code sl_decode_bias(const struct sl_decode *d, struct sl_sampling *ret)
 
 #define AT(field) offsetof(struct sl_sampling, field)
 const struct sl_json_row sl_sampling_rows[SL_SAMPLING_ROWS] = {
-    {"temperature", AT(temperature), 0, 100, SL_JSON_FLOAT, false},
-    {"top_k", AT(top_k), -1, UINT32_MAX, SL_JSON_U32, false}, /* -1, as others say it: all */
-    {"top_p", AT(top_p), 0, 1, SL_JSON_FLOAT, true},
-    {"min_p", AT(min_p), 0, 1, SL_JSON_FLOAT, false},
-    {"typical_p", AT(typical_p), 0, 1, SL_JSON_FLOAT, true},
+    {"temperature", AT(temperature), 0, 100, SL_JSON_FLOAT},
+    {"top_k", AT(top_k), -1, UINT32_MAX, SL_JSON_U32}, /* -1, as others say it: all */
+    {"top_p", AT(top_p), 0, 1, SL_JSON_FLOAT},
+    {"min_p", AT(min_p), 0, 1, SL_JSON_FLOAT},
+    {"typical_p", AT(typical_p), 0, 1, SL_JSON_FLOAT},
     /* not nearer to 0: a logit divided by it stays finite */
-    {"repetition_penalty", AT(repetition_penalty), 0.01, 100, SL_JSON_FLOAT, false},
-    {"presence_penalty", AT(presence_penalty), -100, 100, SL_JSON_FLOAT, false},
-    {"frequency_penalty", AT(frequency_penalty), -100, 100, SL_JSON_FLOAT, false},
-    {"penalty_decay", AT(penalty_decay), 0, 1, SL_JSON_FLOAT, false},
-    {"penalty_last_n", AT(penalty_last_n), 0, SL_PENALTY_LAST_N_MAX, SL_JSON_U32, false},
+    {"repetition_penalty", AT(repetition_penalty), 0.01, 100, SL_JSON_FLOAT},
+    {"presence_penalty", AT(presence_penalty), -100, 100, SL_JSON_FLOAT},
+    {"frequency_penalty", AT(frequency_penalty), -100, 100, SL_JSON_FLOAT},
+    {"penalty_decay", AT(penalty_decay), 0, 1, SL_JSON_FLOAT},
+    {"penalty_last_n", AT(penalty_last_n), 0, SL_PENALTY_LAST_N_MAX, SL_JSON_U32},
 };
 #undef AT
 
 #define AT(field) offsetof(struct sl_generate_request, field)
 static const struct sl_json_row rows[] = {
-    {"ignore_eos", AT(ignore_eos), 0, 0, SL_JSON_BOOL, false},
-    {"stream", AT(stream), 0, 0, SL_JSON_BOOL, false},
+    {"ignore_eos", AT(ignore_eos), 0, 0, SL_JSON_BOOL},
+    {"stream", AT(stream), 0, 0, SL_JSON_BOOL},
 };
 #undef AT
 

@@ -294,19 +294,16 @@ enum sl_code sl_json_int(const json_t *v, const char *path, int64_t lo, int64_t 
     return sl_fail_param(err, SL_E_INVALID_VALUE, path, "%s must be %s, got %s", path, what, given);
 }
 
-enum sl_code sl_json_float(const json_t *v, const char *path, double lo, double hi, bool lo_open,
-                           float *ret, struct sl_error *err)
+enum sl_code sl_json_float(const json_t *v, const char *path, double lo, double hi, float *ret,
+                           struct sl_error *err)
 {
     char what[96], given[SL_DESCRIBE_SIZE];
-    if (lo_open)
-        snprintf(what, sizeof what, "a number greater than %g and at most %g", lo, hi);
-    else
-        snprintf(what, sizeof what, "a number from %g to %g", lo, hi);
+    snprintf(what, sizeof what, "a number from %g to %g", lo, hi);
     if (!json_is_number(v))
         return sl_json_wrong_type(v, path, what, err);
     double d = json_number_value(v);
     /* Compared as doubles first: beyond a float's range the conversion is undefined. */
-    if (d >= lo && d <= hi && !(lo_open && (double)(float)d <= lo)) {
+    if (d >= lo && d <= hi) {
         *ret = (float)d;
         return SL_OK;
     }
@@ -409,7 +406,7 @@ static enum sl_code read_row(const json_t *v, const struct sl_json_row *row, voi
         break;
     }
     float f = 0;
-    c = sl_json_float(v, row->key, row->lo, row->hi, row->lo_open, &f, err);
+    c = sl_json_float(v, row->key, row->lo, row->hi, &f, err);
     if (c == SL_OK)
         memcpy(at, &f, sizeof f);
     return c;

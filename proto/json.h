@@ -32,9 +32,8 @@ SL_NODISCARD enum sl_code sl_json_bool(const json_t *v, const char *path, bool *
                                        struct sl_error *err);
 SL_NODISCARD enum sl_code sl_json_int(const json_t *v, const char *path, int64_t lo, int64_t hi,
                                       int64_t *ret, struct sl_error *err);
-/* lo_open: lo itself is not allowed. The range is checked after rounding to float. */
 SL_NODISCARD enum sl_code sl_json_float(const json_t *v, const char *path, double lo, double hi,
-                                        bool lo_open, float *ret, struct sl_error *err);
+                                        float *ret, struct sl_error *err);
 /* A string of at most max bytes, else `over`; points into the document. */
 SL_NODISCARD enum sl_code sl_json_text(const json_t *v, const char *path, size_t max,
                                        enum sl_code over, struct sl_text *ret,
@@ -68,7 +67,6 @@ struct sl_json_row {
     size_t offset; /* of the bool, uint32_t or float in the struct */
     double lo, hi;
     enum sl_json_kind kind;
-    bool lo_open;
 };
 
 /* Reads the fields of the table that are there into `dst`; the others are left as they are. */

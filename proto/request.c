@@ -35,8 +35,8 @@ static enum sl_code read_input(const struct sl_decode *d, struct sl_input *in)
 
 #define AT(field) offsetof(struct sl_generate_request, field)
 static const struct sl_json_row generate_rows[] = {
-    {"return_tokens", AT(return_tokens), 0, 0, SL_JSON_BOOL, false},
-    {"return_state", AT(return_state), 0, 0, SL_JSON_BOOL, false},
+    {"return_tokens", AT(return_tokens), 0, 0, SL_JSON_BOOL},
+    {"return_state", AT(return_state), 0, 0, SL_JSON_BOOL},
 };
 #undef AT
 

@@ -256,7 +256,7 @@ static double speed_in(const struct sl_buf *out, size_t batch, const char *key)
         int64_t sessions = 0;
         float speed = 0;
         if (pl && v && !sl_json_int(pl, "pl", 0, INT32_MAX, &sessions, NULL) &&
-            !sl_json_float(v, key, 0, 1e9, false, &speed, NULL) && (size_t)sessions == batch &&
+            !sl_json_float(v, key, 0, 1e9, &speed, NULL) && (size_t)sessions == batch &&
             (double)speed > best)
             best = (double)speed;
         json_decref(doc);

@@ -8,6 +8,7 @@
 
 #include "tests/support/sampling.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,7 +301,8 @@ static void exact_list(struct row *r, size_t k)
 static void exact_share(struct row *r, const float *key, float p)
 {
     struct sl_cut cut;
-    if (sl_select_exactly(&r->select, key, r->e, r->n, (double)p * exact_sum(r, r->e), &cut))
+    double share = fmax((double)p, (double)FLT_MIN);
+    if (sl_select_exactly(&r->select, key, r->e, r->n, share * exact_sum(r, r->e), &cut))
         exact_drop(r, key, &cut);
 }
 

@@ -257,7 +257,7 @@ static void test_refused(void **arg)
         {"{\"pending\":[1],\"paused\":{\"seed\":1,\"draws\":\"x\"}}", "draws must be"},
         {TURN ",\"temperature\":-1}}", "temperature must be"},
         {TURN ",\"temperature\":101}}", "temperature must be"},
-        {TURN ",\"top_p\":0}}", "top_p must be"},
+        {TURN ",\"top_p\":-1}}", "top_p must be"},
         {TURN ",\"repetition_penalty\":0}}", "repetition_penalty must be"},
         {TURN ",\"penalty_last_n\":1025}}", "penalty_last_n must be"},
         {TURN ",\"logit_bias\":[[100,1]]}}", "logit_bias"},

@@ -243,7 +243,7 @@ static void test_bad_specs_are_named(void **state)
     refused(s, "logit_bias");
     s = good, s.sampling.temperature = NAN, refused(s, "temperature");
     s = good, s.sampling.temperature = -1, refused(s, "temperature");
-    s = good, s.sampling.top_p = 0, refused(s, "top_p");
+    s = good, s.sampling.top_p = -1, refused(s, "top_p");
     s = good, s.sampling.min_p = 1.5f, refused(s, "min_p");
     s = good, s.sampling.typical_p = -1, refused(s, "typical_p");
     s = good, s.sampling.repetition_penalty = 0, refused(s, "repetition_penalty");

@@ -50,7 +50,7 @@ static float logit(enum kind kind, size_t i)
     }
 }
 
-static const float shares[] = {1e-30F, 0.01F, 0.25F, 0.5F, 0.9F, 0.95F, 0.999F, 0x1.fffffep-1F};
+static const float shares[] = {0, 1e-30F, 0.01F, 0.25F, 0.5F, 0.9F, 0.95F, 0.999F, 0x1.fffffep-1F};
 
 /* One filter alone, or some of them. */
 static void set_filters(struct sl_sampling *p, size_t n, size_t i)

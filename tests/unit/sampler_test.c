@@ -276,9 +276,9 @@ static void test_one_survives(void **state)
         float top_p, min_p, typical_p;
         uint32_t want;
     } rows[] = {
-        {1, 1, 0, 1, 0},        {0, 1e-30F, 0, 1, 0},    {0, 1, 1, 1, 0}, {0, 1, 0, 1e-30F, 1},
-        {0, 0.5F, 0, 0.29F, 1}, {2, 0.01F, 1, 0.01F, 0}, /* of the two left, p = .571 .429, entropy
-                                                            .683: -ln p = .560 */
+        {1, 1, 0, 1, 0},         {0, 1e-30F, 0, 1, 0}, {0, 1, 1, 1, 0}, {0, 1, 0, 1e-30F, 1},
+        {0, 0, 0, 1, 0},         {0, 1, 0, 0, 1},      {0, 0, 0, 0, 1}, {0, 0.5F, 0, 0.29F, 1},
+        {2, 0.01F, 1, 0.01F, 0}, /* of the two left, p = .571 .429, entropy .683: -ln p = .560 */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct sl_sampling p = SL_SAMPLING_DEFAULT;
@@ -419,12 +419,12 @@ static void test_check(void **state)
     REFUSED(temperature, NAN);
     REFUSED(temperature, -0.001F);
     REFUSED(temperature, 100.01F);
-    REFUSED(top_p, 0);
+    REFUSED(top_p, -1e-30F);
     REFUSED(top_p, 1.001F);
     REFUSED(top_p, NAN);
     REFUSED(min_p, -0.1F);
     REFUSED(min_p, 1.1F);
-    REFUSED(typical_p, 0);
+    REFUSED(typical_p, -1);
     REFUSED(repetition_penalty, 0);
     REFUSED(repetition_penalty, INFINITY);
     REFUSED(presence_penalty, INFINITY);
