@@ -13,8 +13,11 @@ enum wish {
     WISH_FALSE,    /* a boolean; false is fine */
     WISH_NO_TEXT,  /* a string; "" is fine */
     WISH_NO_ITEMS, /* an array; an empty one is fine */
+    WISH_EMPTY,    /* "", [], {} and false are fine: clients send them for nothing */
     WISH_NONE      /* any value but null is too much */
 };
+
+#define NO_GRAMMAR "text as it comes"
 
 static const struct {
     const char *key;
@@ -28,6 +31,16 @@ static const struct {
     {"tools", WISH_NO_ITEMS, "no tools"},
     {"functions", WISH_NO_ITEMS, "no functions"},
     {"web_search_options", WISH_NONE, "no web search"},
+    {"grammar", WISH_EMPTY, NO_GRAMMAR},
+    {"json_schema", WISH_EMPTY, NO_GRAMMAR},
+    {"structured_outputs", WISH_EMPTY, NO_GRAMMAR},
+    {"guided_json", WISH_EMPTY, NO_GRAMMAR},
+    {"guided_regex", WISH_EMPTY, NO_GRAMMAR},
+    {"guided_choice", WISH_EMPTY, NO_GRAMMAR},
+    {"guided_grammar", WISH_EMPTY, NO_GRAMMAR},
+    {"resume", WISH_FALSE, "a new turn (POST /v1/generate resumes)"},
+    {"initial_state", WISH_NONE, "a session (POST /v1/generate takes an initial_state)"},
+    {"return_state", WISH_FALSE, "return_state: false (POST /v1/generate gives a state)"},
 };
 
 static enum sl_code check_wish(const struct sl_decode *d, size_t i, const json_t *v)
@@ -50,6 +63,10 @@ static enum sl_code check_wish(const struct sl_decode *d, size_t i, const json_t
         break;
     case WISH_NO_ITEMS:
         c = sl_json_array(v, key, SIZE_MAX, SL_E_TOO_LARGE, &n, d->err);
+        break;
+    case WISH_EMPTY:
+        yes = json_string_length(v) + json_array_size(v) + json_object_size(v) > 0 ||
+              json_is_true(v) || json_is_number(v);
         break;
     case WISH_NONE:
         yes = true;
@@ -101,6 +118,17 @@ static enum sl_code check_modalities(const struct sl_decode *d)
     return c;
 }
 
+/* Of no tools. */
+static enum sl_code check_tool_choice(const struct sl_decode *d)
+{
+    const json_t *v = sl_json_member(d->o, "tool_choice");
+    const char *s = v ? json_string_value(v) : "none";
+    if (s && (!strcmp(s, "none") || !strcmp(s, "auto")))
+        return SL_OK;
+    return sl_fail_param(d->err, SL_E_UNSUPPORTED, "tool_choice",
+                         "tool_choice asks for a tool; allowed is \"none\" or \"auto\"");
+}
+
 static enum sl_code check_wishes(const struct sl_decode *d)
 {
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
@@ -110,7 +138,9 @@ static enum sl_code check_wishes(const struct sl_decode *d)
             return c;
     }
     enum sl_code c = check_response_format(d);
-    return c == SL_OK ? check_modalities(d) : c;
+    if (c == SL_OK)
+        c = check_modalities(d);
+    return c == SL_OK ? check_tool_choice(d) : c;
 }
 
 /* --- /v1/completions --- */

@@ -336,6 +336,14 @@ enum sl_code sl_session_fork_decode(struct sl_session_request *ret, const void *
     return decode_session(ret, body, n, limits, read_fork, err);
 }
 
+enum sl_code sl_empty_decode(const void *body, size_t n, struct sl_error *err)
+{
+    json_t *doc = NULL;
+    enum sl_code c = sl_json_parse(&doc, body, n, true, err);
+    json_decref(doc);
+    return c;
+}
+
 static enum sl_code decode_moment(struct sl_moment *ret, const void *body, size_t n,
                                   enum sl_code (*read)(const json_t *doc, struct sl_moment *m,
                                                        struct sl_error *err),

@@ -122,6 +122,9 @@ SL_NODISCARD enum sl_code sl_generate_decode(struct sl_generate_request *ret, co
                                              struct sl_error *err);
 void sl_generate_done(struct sl_generate_request *r); /* all zero is fine */
 
+/* POST …/pause, /resume, /cancel, /rebuild: an object, of which nothing is read, or no body. */
+SL_NODISCARD enum sl_code sl_empty_decode(const void *body, size_t n, struct sl_error *err);
+
 /* A moment of a session: what a checkpoint's name stands for, or a version. */
 struct sl_moment {
     bool given;

@@ -41,7 +41,8 @@ static inline struct sl_app *sl_app_of(const struct sl_exchange *ex)
  * server/api/ that needs it asks first. */
 SL_NODISCARD enum sl_code sl_app_ready(const struct sl_app *app, struct sl_error *err);
 
-/* A header that a later version brings must not be passed over in silence: UNSUPPORTED, named. */
+/* A header that would be obeyed elsewhere must not be passed over in silence where a retry makes
+ * something twice: UNSUPPORTED, named. */
 SL_NODISCARD enum sl_code sl_app_refuse_idempotency_key(const struct sl_exchange *ex,
                                                         struct sl_error *err);
 
@@ -56,10 +57,13 @@ int64_t sl_app_default_ttl(const struct sl_app *app);
 SL_NODISCARD enum sl_code sl_app_check_model(const struct sl_app *app, const char *name,
                                              struct sl_error *err);
 
+/* The body of a route that takes an object and reads nothing of it; it goes. */
+SL_NODISCARD enum sl_code sl_app_no_body(struct sl_exchange *ex, struct sl_error *err);
+
 /* The session a request speaks of: `id` (from path or body), checked against X-Slate-Session (a
- * body that names another is INVALID_VALUE) and found for the exchange's tenant. id NULL: the
- * header's, where it was sent; else *ret is NULL. */
-SL_NODISCARD enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id,
+ * body that names another is INVALID_VALUE) and found for the exchange's tenant: then the response
+ * is its own. id NULL: the header's, where it was sent; else *ret is NULL. */
+SL_NODISCARD enum sl_code sl_app_session(struct sl_exchange *ex, const char *id,
                                          struct sl_session **ret, struct sl_error *err);
 
 /* The hook `named` (server.h): where other servers share the store, it is asked first. */

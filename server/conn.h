@@ -29,6 +29,7 @@
 #ifndef SLATE_SERVER_CONN_H
 #define SLATE_SERVER_CONN_H
 
+#include "proto/request.h"
 #include "server/access.h"
 #include "server/auth.h"
 #include "server/http.h"
@@ -134,7 +135,8 @@ struct sl_exchange {
     size_t n_headers; /* added by the handler, in `headers` as whole lines */
     size_t n_header_bytes;
     bool has_retry_after;
-    bool done; /* what was asked for has been done, and stays so */
+    bool done;                           /* what was asked for has been done, and stays so */
+    char session[SL_SESSION_ID_MAX + 1]; /* "": none */
     char headers[SL_EXCHANGE_HEADER_BYTES_MAX];
 };
 

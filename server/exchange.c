@@ -15,7 +15,7 @@
 enum {
     BODY_FIRST = 4096,
     BODY_SMALL = 64 * 1024,
-    HEAD_MAX = SL_EXCHANGE_HEADER_BYTES_MAX + 1024,
+    HEAD_MAX = SL_EXCHANGE_HEADER_BYTES_MAX + 2048,
     ERROR_BODY_MAX = 8192, /* a struct sl_error with every byte escaped fits */
 };
 
@@ -279,6 +279,12 @@ bool sl_exchange_aborted(const struct sl_exchange *ex)
 
 /* --- the response's head --------------------------------------------------------------------- */
 
+void sl_exchange_of_session(struct sl_exchange *ex, const char *id)
+{
+    assert(ex->phase != SL_EX_STREAMING && strlen(id) < sizeof ex->session);
+    memcpy(ex->session, id, strlen(id) + 1);
+}
+
 void sl_exchange_add_header(struct sl_exchange *ex, const char *name, const char *fmt, ...)
 {
     assert(ex->phase != SL_EX_STREAMING && ex->n_headers < SL_EXCHANGE_HEADERS_MAX);
@@ -369,6 +375,8 @@ static void write_head(struct sl_exchange *ex, int status, const char *content_t
     else if (length == LENGTH_CHUNKED)
         put(&h, "Transfer-Encoding: chunked\r\n");
     put(&h, "X-Request-Id: %s\r\n", ex->id);
+    if (ex->session[0])
+        put(&h, "X-Slate-Session: %s\r\n", ex->session);
     if (!ex->keep_alive)
         put(&h, "Connection: close\r\n");
     else if (!ex->http11)
@@ -377,7 +385,8 @@ static void write_head(struct sl_exchange *ex, int status, const char *content_t
     if (ex->origin == SL_ORIGIN_CORS && origin && strlen(origin) <= 256)
         put(&h,
             "Access-Control-Allow-Origin: %s\r\nVary: Origin\r\nAccess-Control-Expose-Headers: "
-            "X-Request-Id, X-Slate-Session, ETag, Retry-After\r\n",
+            "X-Request-Id, X-Slate-Session, X-Slate-Snapshot-Differs, ETag, Idempotent-Replayed, "
+            "Location, Retry-After, Content-Disposition\r\n",
             origin);
     put(&h, "%.*s\r\n", (int)ex->n_header_bytes, ex->headers);
     (void)sl_conn_write(ex->conn, h.text, h.n);

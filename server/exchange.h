@@ -111,10 +111,14 @@ bool sl_exchange_aborted(const struct sl_exchange *ex);
 
 enum { SL_EXCHANGE_HEADERS_MAX = 16, SL_EXCHANGE_HEADER_BYTES_MAX = 4096 };
 
+/* The session that the response belongs to, whatever it will say (X-Slate-Session); before reply,
+ * fail and stream. The last one counts. */
+void sl_exchange_of_session(struct sl_exchange *ex, const char *id);
+
 /* Adds a header to the response; before reply, fail and stream. name: a literal. The value is
  * copied; bytes that a header cannot hold (controls) are replaced by '?'. More headers or bytes
  * than the limits above are a bug (assert). Content-Type, Content-Length, Transfer-Encoding,
- * Connection and X-Request-Id are the core's own. */
+ * Connection, X-Request-Id and X-Slate-Session are the core's own. */
 void sl_exchange_add_header(struct sl_exchange *ex, const char *name, const char *fmt, ...)
     SL_PRINTF(3, 4);
 

@@ -180,6 +180,20 @@ static enum sl_code check_target(struct sl_http_head *h, struct sl_error *err)
     return SL_OK;
 }
 
+/* Of these the first one would count here, and perhaps another one for who stands before. */
+static enum sl_code check_repeats(const struct sl_http_head *h, struct sl_error *err)
+{
+    static const char *const once[] = {"Authorization", "Content-Type", "Idempotency-Key",
+                                       "If-Match", "X-Slate-Session"};
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
+        size_t n = count(h, once[i]);
+        if (n > 1)
+            return sl_fail(err, SL_E_BAD_REQUEST, "the request has %zu %s headers; one is allowed",
+                           n, once[i]);
+    }
+    return SL_OK;
+}
+
 static enum sl_code check_length(struct sl_http_head *h, struct sl_error *err)
 {
     const char *s = sl_http_head_find(h, "content-length");
@@ -292,6 +306,8 @@ static enum sl_code read_head(struct sl_http *p)
     if (!c && h->has_body && p->complete)
         c = sl_fail(&p->err, SL_E_BAD_REQUEST, "a %s request cannot have a body",
                     llhttp_method_name((llhttp_method_t)h->method));
+    if (!c)
+        c = check_repeats(h, &p->err);
     return c ? c : check_target(h, &p->err);
 }
 

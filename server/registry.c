@@ -152,10 +152,11 @@ void sl_session_recount(struct sl_sessions *ss, struct sl_session *s)
 /* --- times to live ------------------------------------------------------------------------------
  */
 
+/* The first second in which it is over: it was used at some time in used_at. */
 static int64_t end_of(const struct sl_session *s)
 {
     int64_t end;
-    return __builtin_add_overflow(s->used_at, s->ttl_s, &end) ? INT64_MAX : end;
+    return __builtin_add_overflow(s->used_at + 1, s->ttl_s, &end) ? INT64_MAX : end;
 }
 
 /* One that is used is not. */

@@ -10,6 +10,8 @@
 
 #include "engine/base/utf8.h"
 
+enum { PATH_SHOWN = 96, PATH_TEXT = 128 }; /* bytes of a path that an error shows */
+
 struct segment {
     const char *s;
     size_t n;
@@ -151,6 +153,20 @@ static enum sl_code read_path(char *path, struct segment *seg, size_t *n, struct
     return SL_OK;
 }
 
+/* A path that was read, as far as an error shows it. */
+static const char *path_text(const struct segment *seg, size_t n, char text[PATH_TEXT])
+{
+    char all[PATH_SHOWN];
+    size_t at = 0;
+    for (size_t i = 0; i < n && at < sizeof all; i++) {
+        int more = snprintf(all + at, sizeof all - at, "/%s", seg[i].s);
+        at += more > 0 ? (size_t)more : 0;
+    }
+    bool cut = at >= sizeof all;
+    sl_utf8_sanitize_text(text, PATH_TEXT, all, cut ? sizeof all - 1 : at, cut);
+    return text;
+}
+
 static void fill_params(struct sl_route_match *m, const struct segment *path)
 {
     struct segment seg[SL_ROUTE_SEGMENTS_MAX];
@@ -170,6 +186,7 @@ enum sl_code sl_router_find(const struct sl_router *r, enum sl_method method, ch
     struct segment seg[SL_ROUTE_SEGMENTS_MAX];
     size_t n = 0;
     int best = -1, best_of_method = -1;
+    char text[PATH_TEXT];
     *ret = (struct sl_route_match){.route = NULL};
     enum sl_code c = read_path(path, seg, &n, err);
     if (c)
@@ -191,12 +208,15 @@ enum sl_code sl_router_find(const struct sl_router *r, enum sl_method method, ch
         }
     }
     if (best < 0)
-        return sl_fail(err, SL_E_NOT_FOUND, "there is no such route here");
+        return sl_fail(err, SL_E_NOT_FOUND,
+                       "there is no route '%s' here; those of the API begin with /v1/",
+                       path_text(seg, n, text));
     if (best_of_method < 0) {
         char allow[64];
         ret->route = NULL;
         sl_router_allow(ret->methods, allow, sizeof allow);
-        return sl_fail(err, SL_E_METHOD_NOT_ALLOWED, "this route takes %s", allow);
+        return sl_fail(err, SL_E_METHOD_NOT_ALLOWED, "'%s' takes %s", path_text(seg, n, text),
+                       allow);
     }
     fill_params(ret, seg);
     return SL_OK;

@@ -302,11 +302,6 @@ static enum sl_code decode_and_encode(struct sl_op *op)
     if (!code && text)
         code = sl_continuation_read(&c, text, strlen(text), sl_model_info(o->model)->vocab_size,
                                     &op->err);
-    if (!code && c.paused && c.paused->max_tokens > o->max_tokens)
-        code = sl_fail(&op->err, SL_E_SNAPSHOT_CORRUPT,
-                       "continuation.paused.max_tokens is %zu; this server's limit is %zu "
-                       "(--max-tokens-limit)",
-                       c.paused->max_tokens, o->max_tokens);
     if (!code && op->info.transcript && o->keep_transcript)
         code = sl_transcript_read(&op->transcript, op->info.transcript,
                                   sl_model_info(o->model)->vocab_size, &op->err);

@@ -148,7 +148,6 @@ struct sl_sessions_options {
     size_t max_names;      /* named checkpoints of a session; 0: SL_STORE_NAMES */
     bool keep_transcript;  /* all token ids of a session */
     uint64_t replay_limit; /* tokens: more than these since the snapshot are worth a new one */
-    size_t max_tokens;     /* that a client's snapshot may still want of a paused turn */
     int64_t (*now)(void);
 };
 

@@ -209,8 +209,6 @@ void sl_answer_begin(struct sl_generation *g)
     g->streaming = true;
     if (g->has_timer)
         uv_timer_stop(&g->head_timer);
-    if (g->session[0])
-        sl_exchange_add_header(g->ex, "X-Slate-Session", "%s", g->session);
     sl_app_tell_differences(g->ex, &g->info);
     sl_exchange_add_header(g->ex, "Cache-Control", "no-store");
     sl_exchange_stream(g->ex, 200, SL_SSE_CONTENT_TYPE, ": ping\n\n");
@@ -236,8 +234,6 @@ void sl_answer_fail(struct sl_generation *g, const struct sl_error *err)
     struct sl_exchange *ex = g->ex;
     g->ex = NULL;
     if (!g->streaming) {
-        if (g->session[0])
-            sl_exchange_add_header(ex, "X-Slate-Session", "%s", g->session);
         sl_exchange_fail(ex, err);
         return;
     }

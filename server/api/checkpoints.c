@@ -162,6 +162,8 @@ void sl_post_rewind(struct sl_exchange *ex)
     struct sl_error err;
     struct sl_waiting *w;
     enum sl_code c = sl_app_find_named(ex, &s, &err);
+    if (!c)
+        c = sl_app_refuse_idempotency_key(ex, &err);
     if (!c) {
         const char *body = sl_exchange_body(ex, &n);
         c = sl_rewind_decode(&to, body, n, &err);
@@ -184,8 +186,11 @@ void sl_post_rebuild(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w;
-    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
+    if (!c)
+        c = sl_app_refuse_idempotency_key(ex, &err);
+    if (!c)
+        c = sl_app_no_body(ex, &err);
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);
     if (c) {

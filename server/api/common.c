@@ -16,8 +16,17 @@ enum sl_code sl_app_refuse_idempotency_key(const struct sl_exchange *ex, struct 
     if (!sl_exchange_header(ex, "Idempotency-Key"))
         return SL_OK;
     return sl_fail_param(err, SL_E_UNSUPPORTED, "Idempotency-Key",
-                         "Idempotency-Key is for turns on a session (POST /v1/generate); a "
-                         "session's own id makes its creation safe to retry");
+                         "Idempotency-Key is for turns on a session (POST /v1/generate); a new "
+                         "session is safe to retry with an id of your own, a change with If-Match");
+}
+
+enum sl_code sl_app_no_body(struct sl_exchange *ex, struct sl_error *err)
+{
+    size_t n;
+    const char *body = sl_exchange_body(ex, &n);
+    enum sl_code c = sl_empty_decode(body, n, err);
+    sl_exchange_drop_body(ex);
+    return c;
 }
 
 enum sl_code sl_app_tenant(const struct sl_exchange *ex, struct sl_tenant **ret,
@@ -65,7 +74,7 @@ enum sl_code sl_app_session_name(const struct sl_exchange *ex, const char *id, c
     return c;
 }
 
-enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id, struct sl_session **ret,
+enum sl_code sl_app_session(struct sl_exchange *ex, const char *id, struct sl_session **ret,
                             struct sl_error *err)
 {
     const char *name;
@@ -76,7 +85,10 @@ enum sl_code sl_app_session(const struct sl_exchange *ex, const char *id, struct
         *ret = NULL;
         return SL_OK;
     }
-    return sl_sessions_find(sl_app_of(ex)->sessions, sl_exchange_tenant(ex), name, ret, err);
+    c = sl_sessions_find(sl_app_of(ex)->sessions, sl_exchange_tenant(ex), name, ret, err);
+    if (!c)
+        sl_exchange_of_session(ex, name);
+    return c;
 }
 
 void sl_app_session_headers_of(struct sl_exchange *ex, const char *id,
@@ -84,7 +96,7 @@ void sl_app_session_headers_of(struct sl_exchange *ex, const char *id,
 {
     char etag[SL_ETAG_SIZE];
     sl_etag_format(etag, incarnation, version);
-    sl_exchange_add_header(ex, "X-Slate-Session", "%s", id);
+    sl_exchange_of_session(ex, id);
     sl_exchange_add_header(ex, "ETag", "%s", etag);
 }
 

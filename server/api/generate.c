@@ -244,7 +244,7 @@ static enum sl_code draw_seed(struct sl_generation *g, struct sl_error *err)
         return SL_OK;
     if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
         return sl_fail(err, SL_E_INTERNAL, "no random bits: %s", strerror(errno));
-    g->req.sampling.seed = seed >> 1;
+    g->req.sampling.seed = seed >> 11; /* every JSON reader keeps 53 bits */
     return SL_OK;
 }
 

@@ -1,8 +1,8 @@
 /* keyed.c: Idempotency-Key: a retried turn is answered again instead of running twice.
  *
  * The answers of the last four keys of a session are kept with it for a day, written with the
- * turn's commit (sessions.h). The same key with another body is a mistake (422); one whose turn
- * still runs is a 409. A turn that failed or was rolled back keeps nothing: its retry runs.
+ * turn's commit (sessions.h). The same key with another body or route is a mistake (422); one whose
+ * turn still runs is a 409. A turn that failed or was rolled back keeps nothing: its retry runs.
  * If-Match is looked at after the key, because the first try has moved the session on. */
 #include <string.h>
 #include <xxhash.h>
@@ -18,7 +18,7 @@ void sl_keyed_see(struct sl_generation *g, const void *body, size_t n)
     XXH128_canonical_t hash;
     if (!sl_exchange_header(g->ex, "Idempotency-Key"))
         return;
-    XXH128_canonicalFromHash(&hash, XXH3_128bits(body, n));
+    XXH128_canonicalFromHash(&hash, XXH3_128bits_withSeed(body, n, g->req.dialect));
     memcpy(g->body_hash, hash.digest, sizeof g->body_hash);
 }
 
@@ -102,7 +102,8 @@ static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err
     enum sl_code c = check_in_flight(g, s, &own); /* again: both may have waited for the session */
     if (!c && a)
         c = sl_fail_param(&own, SL_E_IDEMPOTENCY_MISMATCH, "Idempotency-Key",
-                          "this key was used for another body; every new request needs its own");
+                          "this key was used for another body or route; every new request needs "
+                          "its own");
     else if (!c)
         c = sl_session_match(s, sl_exchange_header(g->ex, "If-Match"), &own);
     if (!c)

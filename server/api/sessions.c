@@ -377,6 +377,8 @@ static void post_fork(struct sl_exchange *ex)
     struct sl_waiting *w = NULL;
     enum sl_code c = sl_app_find_named(ex, &from, &err);
     if (!c)
+        c = sl_app_refuse_idempotency_key(ex, &err);
+    if (!c)
         c = check_not_draining(app, &err);
     if (!c) {
         const char *body = sl_exchange_body(ex, &n);
@@ -399,7 +401,7 @@ static void reply_cancelled(struct sl_exchange *ex, const char *id, bool ran)
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     sl_write_session_cancelled(&b, id, ran);
     sl_exchange_done(ex);
-    sl_exchange_add_header(ex, "X-Slate-Session", "%s", id);
+    sl_exchange_of_session(ex, id);
     sl_app_reply_json(ex, 200, &b);
 }
 
@@ -420,8 +422,9 @@ static void post_cancel(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w = NULL;
-    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
+    if (!c)
+        c = sl_app_no_body(ex, &err);
     bool elsewhere = !c && !s->leased && s->held_elsewhere;
     if (elsewhere)
         c = sl_waiting_new(&w, ex, 200, &err);

@@ -179,8 +179,9 @@ void sl_post_pause(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w;
-    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
+    if (!c)
+        c = sl_app_no_body(ex, &err);
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);
     if (c) {
@@ -201,8 +202,9 @@ void sl_post_resume(struct sl_exchange *ex)
     struct sl_session *s;
     struct sl_error err;
     struct sl_waiting *w;
-    sl_exchange_drop_body(ex); /* it says nothing */
     enum sl_code c = sl_app_find_named(ex, &s, &err);
+    if (!c)
+        c = sl_app_no_body(ex, &err);
     if (!c)
         c = sl_waiting_new(&w, ex, 200, &err);
     if (c)

@@ -114,7 +114,6 @@ static void reply_deleted(struct sl_exchange *ex, const char *id)
     struct sl_buf b;
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     sl_write_session_deleted(&b, id);
-    sl_exchange_add_header(ex, "X-Slate-Session", "%s", id);
     sl_app_reply_json(ex, 200, &b);
 }
 

@@ -242,7 +242,6 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                            .lease_ms = c->lease_ms,
                                            .durability = (enum sl_durability)c->durability,
                                            .replay_limit = s->replay_limit,
-                                           .max_tokens = limits.max_tokens,
                                            .now = unix_seconds};
     code = sl_sessions_open(&app->sessions, &sessions, err);
     if (code)

@@ -22,13 +22,13 @@
     "end\n"                                                                                        \
     "local function held(g) return g.lh~='' and tonumber(g.lu)>ms end\n"                           \
     "local function gone(g)\n"                                                                     \
-    " return g.ttl~='0' and tonumber(g.use)+tonumber(g.ttl)<=now and not held(g)\n"                \
+    " return g.ttl~='0' and tonumber(g.use)+tonumber(g.ttl)<now and not held(g)\n"                 \
     "end\n"                                                                                        \
     "local function view(g)\n"                                                                     \
     " return {'ok',ms,g.inc,g.ver,g.tok,g.cre,g.use,g.ttl,g.meta,g.sv,g.rt,g.fen,g.lk,held(g) and 1 or 0,tonumber(g.kb) or 0,tonumber(g.cn) or 0}\n" \
     "end\n"                                                                                        \
     "local function ends(use,ttl)\n"                                                               \
-    " return ttl=='0' and '+inf' or string.format('%.0f',tonumber(use)+tonumber(ttl))\n"           \
+    " return ttl=='0' and '+inf' or string.format('%.0f',tonumber(use)+tonumber(ttl)+1)\n"         \
     "end\n"                                                                                        \
     "local USE='slate1:use'\n"                                                                     \
     "local function digits(n) return string.format('%.0f',n) end\n"                                \

@@ -251,7 +251,10 @@ static void test_hosts_and_origins(void **state)
         server_start(ARGS("--cors", "https://app.example", "--allowed-hosts", "slate.example"));
     raw_expect_ask(c, "GET /v1/models HTTP/1.1\r\nHost: slate.example\r\n\r\n", 200, "data");
     raw_expect_ask(c, "GET /v1/models HTTP/1.1\r\n" HOST "Origin: https://app.example\r\n\r\n", 200,
-                   "Access-Control-Allow-Origin: https://app.example\r\nVary: Origin\r\n");
+                   "Access-Control-Allow-Origin: https://app.example\r\nVary: Origin\r\n"
+                   "Access-Control-Expose-Headers: X-Request-Id, X-Slate-Session, "
+                   "X-Slate-Snapshot-Differs, ETag, Idempotent-Replayed, Location, Retry-After, "
+                   "Content-Disposition\r\n");
     raw_expect_ask(c, "GET /none HTTP/1.1\r\n" HOST "Origin: https://app.example\r\n\r\n", 404,
                    "Access-Control-Allow-Origin: https://app.example\r\n");
     raw_expect_ask(c, "GET /v1/models HTTP/1.1\r\n" HOST "Origin: https://evil.example\r\n\r\n",

@@ -194,7 +194,8 @@ static void test_request_id(void **state)
     reply_free(r);
 }
 
-/* Without a session there is nowhere to keep the answer: that is said, the key is not ignored. */
+/* Where it is not obeyed that is said: without a session there is nowhere to keep the answer, and
+ * what makes something is made twice by a retry. */
 static void test_idempotency_key(void **state)
 {
     (void)state;
@@ -202,6 +203,37 @@ static void test_idempotency_key(void **state)
     expect_error(
         request(tiny.client, "POST", "/v1/generate", "Idempotency-Key: k", body, strlen(body)), 400,
         "invalid_value", "Idempotency-Key");
+    reply_free(expect(post(tiny.client, "/v1/sessions", "{'id':'idem'}"), 201));
+    static const char *const makes[][2] = {{"/v1/sessions", "{}"},
+                                           {"/v1/sessions/idem/fork", "{}"},
+                                           {"/v1/sessions/idem/rewind", "{\"version\":0}"},
+                                           {"/v1/sessions/idem/rebuild", ""}};
+    for (size_t i = 0; i < sizeof makes / sizeof *makes; i++)
+        expect_error(request(tiny.client, "POST", makes[i][0], "Idempotency-Key: k", makes[i][1],
+                             strlen(makes[i][1])),
+                     400, "unsupported", "Idempotency-Key");
+    reply_free(expect(del(tiny.client, "/v1/sessions/idem"), 200));
+}
+
+/* Routes that read nothing of a body still take no other one. */
+static void test_empty_bodies(void **state)
+{
+    (void)state;
+    static const char *const routes[] = {"pause", "resume", "cancel", "rebuild"};
+    static const char *const bad[] = {"nonsense", "[]", "\"x\""};
+    reply_free(expect(post(tiny.client, "/v1/sessions", "{'id':'mt'}"), 201));
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "/v1/sessions/mt/%s", routes[i]);
+        for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+            reply_free(
+                expect(request(tiny.client, "POST", path, NULL, bad[k], strlen(bad[k])), 400));
+        if (strcmp(routes[i], "rebuild") != 0) { /* that needs a transcript */
+            reply_free(expect(request(tiny.client, "POST", path, NULL, "{\"a\":1}", 7), 200));
+            reply_free(expect(request(tiny.client, "POST", path, NULL, NULL, 0), 200));
+        }
+    }
+    reply_free(expect(del(tiny.client, "/v1/sessions/mt"), 200));
 }
 
 int main(void)
@@ -211,6 +243,7 @@ int main(void)
         cmocka_unit_test(test_metrics),       cmocka_unit_test(test_head),
         cmocka_unit_test(test_wrong_methods), cmocka_unit_test(test_unknown_paths),
         cmocka_unit_test(test_request_id),    cmocka_unit_test(test_idempotency_key),
+        cmocka_unit_test(test_empty_bodies),
     };
     return cmocka_run_group_tests_name("routes", tests, start, stop);
 }

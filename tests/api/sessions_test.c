@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "engine/base/mem.h"
@@ -271,8 +272,23 @@ static void test_header_names_the_session(void **state)
         request(c, "POST", "/v1/sessions", "X-Slate-Session: hd-3", "{\"id\":\"hd-4\"}", 13), 400,
         "invalid_value", "id");
     /* Errors that belong to a session say so too. */
-    r = expect(post(c, "/v1/generate", "{'session':'hd','prompt':'a','max_tokens':0}"), 200);
-    reply_free(r);
+    static const struct {
+        const char *method, *path, *body;
+        int status;
+    } row[] = {
+        {"POST", "/v1/generate", "{\"session\":\"hd\",\"resume\":true}", 409},
+        {"POST", "/v1/sessions/hd/rewind", "{\"version\":77}", 404},
+        {"POST", "/v1/sessions/hd/fork", "{\"id\":\".bad\"}", 400},
+        {"PATCH", "/v1/sessions/hd", "{\"ttl_s\":-1}", 400},
+        {"DELETE", "/v1/sessions/hd/checkpoints/none", "", 404},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        r = request(c, row[i].method, row[i].path, NULL, row[i].body, strlen(row[i].body));
+        if (r->status != row[i].status || !reply_header(r, "X-Slate-Session"))
+            fail_msg("%s %s: %d %s", row[i].method, row[i].path, (int)r->status, r->body);
+        assert_string_equal(reply_header(r, "X-Slate-Session"), "hd");
+        reply_free(r);
+    }
 }
 
 /* --- list --------------------------------------------------------------------------------------*/
@@ -433,6 +449,10 @@ static void test_expiry(void **state)
 {
     (void)state;
     struct client *c = tiny.client;
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    nanosleep(&(struct timespec){.tv_nsec = (1900000000 - t.tv_nsec) % 1000000000}, NULL);
+    int64_t made = client_now_ms();
     struct reply *r = expect(post(c, "/v1/sessions", "{'id':'ttl','prompt':'a','ttl_s':1}"), 201);
     char etag[100];
     snprintf(etag, sizeof etag, "%s", reply_header(r, "ETag"));
@@ -440,6 +460,7 @@ static void test_expiry(void **state)
     reply_free(r);
     reply_free(expect(post(c, "/v1/sessions", "{'id':'stays'}"), 201));
     until_gone(c, "ttl");
+    assert_true(client_now_ms() - made >= 1000); /* whatever part of a second had gone by */
     expect_error(get(c, path_of("ttl", "")), 404, "session_not_found", "session");
     expect_error(post(c, "/v1/generate", "{'session':'ttl','prompt':'a'}"), 404,
                  "session_not_found", "session");

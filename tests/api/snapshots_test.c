@@ -173,17 +173,19 @@ static void of_a_busy_and_of_a_paused_one(void **state)
     assert_memory_equal(here.all.tokens + n_tokens, there.all.tokens,
                         there.all.n_tokens * sizeof(uint32_t));
     same_next(c, "a", d, "moved");
-    /* Paused turns that want more than a server allows are not taken. */
+    /* A paused turn that wants more than a server allows is not finished there; all else is. */
     json_t *h = header_of(&paused);
     json_t *continuation = json_loads(metadata_of(h, "continuation"), 0, NULL);
     json_object_set_new(json_object_get(continuation, "paused"), "max_tokens",
                         json_integer(1000000000));
     char *text = json_dumps(continuation, JSON_COMPACT);
     struct bytes greedy = with_metadata(&paused, "continuation", text);
-    struct reply *r = snapshot_put(d, "greedy", greedy.p, greedy.n, NULL);
+    reply_free(expect(snapshot_put(d, "greedy", greedy.p, greedy.n, NULL), 201));
+    struct reply *r = post(d, "/v1/generate", "{'session':'greedy','resume':true}");
     assert_non_null(strstr(r->body, "--max-tokens-limit"));
-    expect_error(r, 422, "snapshot_corrupt", NULL);
-    expect_error(get(d, "/v1/sessions/greedy"), 404, "session_not_found", "session");
+    expect_error(r, 400, "invalid_value", "resume");
+    reply_free(expect(
+        post(d, "/v1/generate", "{'session':'greedy','prompt':' and','max_tokens':1}"), 200));
     free(text);
     json_decref(continuation);
     json_decref(h);

@@ -240,6 +240,11 @@ static const struct {
           "Access-Control-Request-Method: POST\r\n\r\n"},
     /* framing: what two parties could read in two ways */
     {400, "CONNECT /echo HTTP/1.1\r\n" H JSON "Content-Length: 2\r\n\r\n{}"},
+    {400, "GET /ok HTTP/1.1\r\n" H "X-Slate-Session: a\r\nX-Slate-Session: b\r\n\r\n"},
+    {400, "GET /ok HTTP/1.1\r\n" H "Idempotency-Key: a\r\nidempotency-key: a\r\n\r\n"},
+    {400, "GET /ok HTTP/1.1\r\n" H "If-Match: \"a\"\r\nIf-Match: \"b\"\r\n\r\n"},
+    {400, "GET /ok HTTP/1.1\r\n" H "Authorization: Bearer a\r\nAuthorization: x\r\n\r\n"},
+    {400, "POST /echo HTTP/1.1\r\n" H JSON JSON "Content-Length: 2\r\n\r\n{}"},
     {400, "CONNECT /echo HTTP/1.1\r\n" H JSON "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
     {400, "POST /echo HTTP/1.1\r\n" H JSON "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}"},
     {400, "POST /echo HTTP/1.1\r\n" H JSON "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{} "},

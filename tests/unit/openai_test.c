@@ -117,7 +117,9 @@ static void chat_requests(void **state)
                 "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],"
                 "\"metadata\":{\"a\":\"b\"},\"store\":true,\"user\":5,\"service_tier\":\"auto\","
                 "\"reasoning_effort\":\"low\",\"prompt\":\"not looked at\",\"audio\":{},"
-                "\"prediction\":{},\"safety_identifier\":\"x\",\"prompt_cache_key\":\"x\"}");
+                "\"prediction\":{},\"safety_identifier\":\"x\",\"prompt_cache_key\":\"x\","
+                "\"grammar\":\"\",\"json_schema\":{},\"guided_choice\":[],\"resume\":false,"
+                "\"return_state\":false}");
     assert_int_equal(r.logprobs, -1);
     assert_int_equal(r.input.kind, SL_INPUT_MESSAGES);
     sl_generate_done(&r);
@@ -209,6 +211,14 @@ static void not_served(void **state)
         {"{\"prompt\":\"x\",\"suffix\":\"y\"}", SL_E_UNSUPPORTED, "suffix", NULL},
         {"{\"prompt\":\"x\",\"response_format\":{\"type\":\"json_object\"}}", SL_E_UNSUPPORTED,
          "response_format", NULL},
+        {"{\"prompt\":\"x\",\"grammar\":\"root ::= x\"}", SL_E_UNSUPPORTED, "grammar",
+         "grammar is not supported here; allowed is text as it comes"},
+        {"{\"prompt\":\"x\",\"guided_json\":{\"type\":\"object\"}}", SL_E_UNSUPPORTED,
+         "guided_json", NULL},
+        {"{\"prompt\":\"x\",\"guided_choice\":[\"a\"]}", SL_E_UNSUPPORTED, "guided_choice", NULL},
+        {"{\"prompt\":\"x\",\"resume\":true}", SL_E_UNSUPPORTED, "resume", NULL},
+        {"{\"prompt\":\"x\",\"initial_state\":\"AAAA\"}", SL_E_UNSUPPORTED, "initial_state", NULL},
+        {"{\"prompt\":\"x\",\"return_state\":true}", SL_E_UNSUPPORTED, "return_state", NULL},
         {"{\"prompt\":\"x\",\"seed\":-2}", SL_E_INVALID_VALUE, "seed", NULL},
         {"{\"prompt\":\"x\",\"logprobs\":21}", SL_E_INVALID_VALUE, "logprobs", NULL}};
     fields_check_cases(completions, legacy, N(legacy));
@@ -219,6 +229,9 @@ static void not_served(void **state)
         {"{" MESSAGES ",\"tools\":[{}]}", SL_E_UNSUPPORTED, "tools",
          "tools is not supported here; allowed is no tools"},
         {"{" MESSAGES ",\"functions\":[{}]}", SL_E_UNSUPPORTED, "functions", NULL},
+        {"{" MESSAGES ",\"tool_choice\":\"required\"}", SL_E_UNSUPPORTED, "tool_choice", NULL},
+        {"{" MESSAGES ",\"tool_choice\":{\"type\":\"function\"}}", SL_E_UNSUPPORTED, "tool_choice",
+         NULL},
         {"{" MESSAGES ",\"n\":2}", SL_E_UNSUPPORTED, "n", NULL},
         {"{" MESSAGES ",\"response_format\":{\"type\":\"json_schema\"}}", SL_E_UNSUPPORTED,
          "response_format", "response_format.type is \"json_schema\"; only \"text\""},

@@ -99,6 +99,24 @@ static void test_not_found(void **state)
     }
 }
 
+/* An error names what was asked for: decoded, and only so much of it. */
+static void test_named(void **state)
+{
+    (void)state;
+    struct sl_route_match m;
+    struct sl_error err;
+    char path[200] = "/a/1/";
+    assert_int_equal(find(SL_POST, "/b/%C3%A9/c", &m, &err), SL_E_NOT_FOUND);
+    assert_non_null(strstr(err.message, "no route '/b/\xc3\xa9/c' here"));
+    assert_int_equal(find(SL_PUT, "/a/1", &m, &err), SL_E_METHOD_NOT_ALLOWED);
+    assert_string_equal(err.message, "'/a/1' takes GET, HEAD, DELETE, OPTIONS");
+    memset(path + 5, 'x', sizeof path - 6);
+    assert_int_equal(find(SL_GET, path, &m, &err), SL_E_NOT_FOUND);
+    assert_non_null(strstr(err.message, "'/a/1/xxx"));
+    assert_non_null(strstr(err.message, "xx…' here"));
+    assert_true(strlen(err.message) < 180);
+}
+
 static void test_other_methods(void **state)
 {
     (void)state;
@@ -109,7 +127,7 @@ static void test_other_methods(void **state)
     assert_int_equal(m.methods, 1u << SL_GET | 1u << SL_DELETE);
     sl_router_allow(m.methods, allow, sizeof allow);
     assert_string_equal(allow, "GET, HEAD, DELETE, OPTIONS");
-    assert_string_equal(err.message, "this route takes GET, HEAD, DELETE, OPTIONS");
+    assert_string_equal(err.message, "'/a/1' takes GET, HEAD, DELETE, OPTIONS");
     /* A literal path does not take the methods of a pattern that fits it less well. */
     assert_int_equal(find(SL_DELETE, "/a/fixed", &m, &err), SL_E_METHOD_NOT_ALLOWED);
     assert_int_equal(m.methods, 1u << SL_GET);
@@ -133,9 +151,8 @@ static void test_bad_escapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_found),
-        cmocka_unit_test(test_not_found),
-        cmocka_unit_test(test_other_methods),
+        cmocka_unit_test(test_found),       cmocka_unit_test(test_not_found),
+        cmocka_unit_test(test_named),       cmocka_unit_test(test_other_methods),
         cmocka_unit_test(test_bad_escapes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
