@@ -33,6 +33,8 @@ void sl_run_return_tokens(struct sl_run *r)
     sl_tenant_return_tokens(r->spec.tenant, left, uv_now(r->ts->loop));
 }
 
+enum { CLOCK_MS = 20 };
+
 /* --- the way into the engine ----------------------------------------------------------------- */
 
 void sl_run_leave_line(struct sl_run *r)
@@ -82,15 +84,25 @@ static bool is_over_time(const struct sl_run *r)
            (int64_t)uv_now(r->ts->loop) - r->started_ms >= r->spec.max_time_ms;
 }
 
-void sl_turns_expire_waiting(struct sl_turns *ts)
+static struct sl_run *first_over_time(const struct sl_turns *ts)
 {
-    for (struct sl_run *r = ts->line, *next; r; r = next) {
-        next = r->next_in_line;
-        if (is_over_time(r)) {
-            sl_run_leave_line(r);
-            sl_run_end_with(r, SL_FINISH_TIMEOUT);
-        }
+    struct sl_run *r = ts->line;
+    while (r && !is_over_time(r))
+        r = r->next_in_line;
+    return r;
+}
+
+/* From the line's begin each time: what waits for the session of one that ends may take any other
+ * one out of the line. */
+void sl_turns_on_clock(uv_timer_t *clock)
+{
+    struct sl_turns *ts = clock->data;
+    for (struct sl_run *r; (r = first_over_time(ts));) {
+        sl_run_leave_line(r);
+        sl_run_end_with(r, SL_FINISH_TIMEOUT);
     }
+    if (!ts->line)
+        uv_timer_stop(clock);
 }
 
 static const struct sl_penalty_ring *ring_before(const struct sl_run *r)
@@ -206,6 +218,8 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
     ts->line_end = &r->next_in_line;
     ts->n_waiting++;
     sl_turns_pump(ts);
+    if (ts->line && r->spec.max_time_ms && !uv_is_active((uv_handle_t *)&ts->clock))
+        uv_timer_start(&ts->clock, sl_turns_on_clock, CLOCK_MS, CLOCK_MS);
     return SL_OK;
 }
 

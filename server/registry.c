@@ -394,6 +394,8 @@ static void forget(struct sl_sessions *ss, struct sl_session *s)
         sl_residency_leave(ss, s);
     if (s->free_waiters)
         tell_gone(s);
+    for (struct sl_telling *t = ss->tellings; t; t = t->outer)
+        t->s = t->s == s ? NULL : t->s;
     sl_session_free(ss, s);
 }
 
@@ -422,6 +424,9 @@ enum sl_code sl_sessions_find(struct sl_sessions *ss, const char *tenant, const 
                              "there is no session '%.128s' (it was never made, was deleted, or "
                              "its time to live is over)",
                              id);
+    if (s->making)
+        return sl_fail_param(err, SL_E_SESSION_BUSY, "session",
+                             "session '%s' is being made; try again when that is done", id);
     *ret = s;
     return SL_OK;
 }
@@ -443,7 +448,7 @@ void sl_sessions_list(struct sl_sessions *ss, const char *tenant, const struct s
     while (owner && (s = sl_session_list_next(&owner->sessions, &at))) {
         if (strncmp(s->id, q->prefix, n_prefix) != 0)
             break; /* from the prefix on they come together */
-        if (strcmp(s->id, q->after) <= 0 || is_gone(ss, s))
+        if (strcmp(s->id, q->after) <= 0 || s->making || is_gone(ss, s))
             continue;
         if (given == q->limit) {
             to->done(true, NULL, to->arg);

@@ -165,8 +165,8 @@ static void on_seen(void *arg, const struct sl_store_view *v, const struct sl_er
         c = sl_registry_insert(ss, l->tenant, l->id, v->head.key.incarnation, 0, &s, &own);
         if (!c)
             c = sl_session_adopt(s, &v->head, &own);
-    } else if (s->leased) {
-        /* who has it knows better, or will */
+    } else if (s->leased) { /* who has it knows better, or will */
+        c = sl_sessions_find(ss, l->tenant, l->id, &s, &own);
     } else if (!is_same(s, &v->head) && s->in_memory) {
         s->stale = true;
         if (!sl_session_is_quiet_now(s)) {
@@ -437,12 +437,16 @@ static void on_renewal(uv_timer_t *t)
 {
     struct sl_sessions *ss = t->data;
     int64_t now = (int64_t)uv_now(ss->opt.loop), lease = (int64_t)sl_store_lease_ms(ss->store);
-    for (struct sl_session *s = ss->held, *next; s; s = next) {
-        next = s->next_held;
-        if (now - s->renewed_ms >= lease)
+    struct sl_session *s = ss->held;
+    while (s) {
+        if (now - s->renewed_ms >= lease) {
             lose(ss, s);
-        else if (now - s->renewed_ms >= lease / RENEWALS && !s->renewing)
+            s = ss->held; /* its turn may have ended, and with it others that waited */
+            continue;
+        }
+        if (now - s->renewed_ms >= lease / RENEWALS && !s->renewing)
             renew(ss, s, now);
+        s = s->next_held;
     }
 }
 

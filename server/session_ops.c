@@ -189,6 +189,7 @@ void sl_op_undo_new(struct sl_op *op, const struct sl_error *err)
 
 void sl_op_keep_new(struct sl_op *op)
 {
+    op->s->making = false;
     sl_session_recount(op->ss, op->s);
     sl_op_give_back(op, NULL);
 }
@@ -231,7 +232,7 @@ static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
     s->metadata = op->metadata;
     s->n_metadata = op->n_metadata;
     op->metadata = NULL;
-    s->leased = true;
+    s->leased = s->making = true;
     op->s = s;
     return SL_OK;
 }

@@ -140,7 +140,7 @@ struct sl_store_head sl_session_head(const struct sl_session *s)
 
 /* --- lease and version ----------------------------------------------------------------------- */
 
-/* One of those that wait for the lease; the rest comes when that one has given it back. */
+/* One of those that wait for the lease. */
 void sl_session_tell_free(struct sl_session *s, const struct sl_error *err)
 {
     struct sl_waiter *w = s->free_waiters;
@@ -212,6 +212,17 @@ void sl_sessions_when_free(struct sl_sessions *ss, struct sl_session *s, sl_sess
     *end = w;
 }
 
+/* One after another until somebody takes the lease: the rest comes when that one gives it back. Who
+ * is told may also remove the session. */
+static void tell_free(struct sl_sessions *ss, struct sl_session *s)
+{
+    struct sl_telling t = {s, ss->tellings};
+    ss->tellings = &t;
+    while (t.s && s->free_waiters && !s->leased)
+        sl_session_tell_free(s, NULL);
+    ss->tellings = t.outer;
+}
+
 void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
 {
     assert(s->leased);
@@ -220,7 +231,7 @@ void sl_sessions_give_back(struct sl_sessions *ss, struct sl_session *s)
     s->run = NULL;
     s->used_at = sl_sessions_now(ss);
     sl_residency_touch(ss, s);
-    sl_session_tell_free(s, NULL);
+    tell_free(ss, s);
     sl_residency_balance(ss);
 }
 

@@ -103,6 +103,7 @@ struct sl_session {
 
     /* residency.c's and residency_save.c's */
     bool has_place, readying, saving, evicting;
+    bool making;        /* what makes it has the lease: it has no memory yet that could be read */
     bool going;         /* a delete has the lease */
     bool forgotten;     /* gone as soon as nobody reads it (ephemeral ones only) */
     bool in_store;      /* the store knows it */

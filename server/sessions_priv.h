@@ -19,6 +19,12 @@ struct sl_waiter {
     void *arg;
 };
 
+/* A session whose waiters are being told that it is free; NULL: it is no more. */
+struct sl_telling {
+    struct sl_session *s;
+    struct sl_telling *outer;
+};
+
 struct sl_sessions {
     struct sl_sessions_options opt;
     struct sl_store *store; /* NULL: none */
@@ -37,7 +43,8 @@ struct sl_sessions {
     size_t n_line, n_evicting, n_encoding;
     bool balancing, balance_again;
     bool opening, closing, shared;
-    uv_timer_t renewal; /* shared */
+    struct sl_telling *tellings; /* on the stack, the innermost first */
+    uv_timer_t renewal;          /* shared */
     bool has_renewal;
     struct sl_session *held; /* of which the store's lease is held */
     struct sl_run_events on_run;

@@ -12,6 +12,11 @@
 
 static void on_wake(uv_async_t *handle);
 
+static void on_closed(uv_handle_t *handle)
+{
+    sl_free(handle->data);
+}
+
 /* The engine's thread. */
 static void wake_loop(void *arg)
 {
@@ -50,9 +55,12 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
     sl_sessions_on_run(sessions,
                        &(struct sl_run_events){.lost = sl_run_lost, .asked = sl_run_asked});
     sl_sessions_on_replay(sessions, sl_turns_replay, ts);
-    int rc = uv_async_init(loop, &ts->wake, on_wake);
+    int rc = uv_timer_init(loop, &ts->clock);
+    ts->clock.data = ts;
+    if (!rc)
+        rc = uv_async_init(loop, &ts->wake, on_wake);
     if (rc) {
-        sl_free(ts);
+        uv_close((uv_handle_t *)&ts->clock, on_closed);
         return sl_fail(err, SL_E_INTERNAL, "no wake-up for the engine: %s", uv_strerror(rc));
     }
     enum sl_code c = sl_engine_open(&ts->engine, model, tokenizer,
@@ -486,7 +494,6 @@ static void on_wake(uv_async_t *handle)
     struct sl_turns *ts = handle->data;
     end_ending(ts);
     sl_engine_poll(ts->engine, on_turn, ts);
-    sl_turns_expire_waiting(ts);
     sl_turns_pump(ts);
 }
 
@@ -509,9 +516,10 @@ void sl_turns_drain_limit(struct sl_turns *ts)
         sl_run_pause(r);
 }
 
-static void on_closed(uv_handle_t *handle)
+static void on_clock_closed(uv_handle_t *handle)
 {
-    sl_free(handle->data);
+    struct sl_turns *ts = handle->data;
+    uv_close((uv_handle_t *)&ts->wake, on_closed);
 }
 
 void sl_turns_close(struct sl_turns *ts)
@@ -524,7 +532,7 @@ void sl_turns_close(struct sl_turns *ts)
         release(r);
         free_run(r);
     }
-    uv_close((uv_handle_t *)&ts->wake, on_closed);
+    uv_close((uv_handle_t *)&ts->clock, on_clock_closed);
 }
 
 void sl_turns_collect(const struct sl_turns *ts, struct sl_metrics *m)

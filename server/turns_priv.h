@@ -42,6 +42,7 @@ struct sl_run {
 struct sl_turns {
     uv_loop_t *loop;
     uv_async_t wake;
+    uv_timer_t clock; /* ticks while there is a line, for those in it whose time may run out */
     struct sl_engine *engine;
     const struct sl_tokenizer *tokenizer;
     struct sl_sessions *sessions;
@@ -84,7 +85,7 @@ void sl_run_forget_queued(struct sl_run *r); /* its prompt was read, or will not
 /* Of its tenant's quota, what it has taken and not used; it has ended. */
 void sl_run_return_tokens(struct sl_run *r);
 void sl_turns_pump(struct sl_turns *ts); /* from the line into the engine */
-void sl_turns_expire_waiting(struct sl_turns *ts);
+void sl_turns_on_clock(uv_timer_t *clock); /* ends those of the line whose time is over */
 
 /* turns_replay.c; `with`: the turns. */
 sl_replay sl_turns_replay;

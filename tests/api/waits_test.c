@@ -1,0 +1,226 @@
+/* waits_test.c: what waits for a session, its memory or a place when that ends in an unusual way:
+ * it is answered, and sees nothing half made.
+ *
+ * Requests that must meet are sent while the server is stopped, so that it finds all of them at
+ * once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "engine/base/mem.h"
+#include "tests/support/node.h"
+#include "tests/support/redis.h"
+
+static struct node node;
+
+static struct client *client(void)
+{
+    return node.a.client;
+}
+
+static void up(const char *const *options)
+{
+    node_init(&node, "waits", options);
+    node_start(&node);
+}
+
+static int clean(void **state)
+{
+    (void)state;
+    node_abandon(&node);
+    return 0;
+}
+
+static struct raw *begun(const char *method, const char *path, const char *type, size_t n_body)
+{
+    char head[400];
+    struct raw *r = raw_open(node.a.server);
+    snprintf(head, sizeof head,
+             "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: %s\r\nContent-Length: %zu\r\n\r\n",
+             method, path, type, n_body);
+    raw_puts(r, head);
+    return r;
+}
+
+static struct raw *sent(const char *method, const char *path, const char *body)
+{
+    struct raw *r = begun(method, path, "application/json", strlen(body));
+    raw_puts(r, body);
+    return r;
+}
+
+/* The answer; a part of its body, or NULL. */
+static void answered(struct raw *r, int status, const char *part)
+{
+    struct raw_response *a = raw_read(r, false);
+    if (a->status != status || (part && !strstr(a->body, part)))
+        fail_msg("%d, not %d with %s: %s", a->status, status, part ? part : "anything", a->body);
+    raw_response_free(a);
+    raw_close(r);
+}
+
+/* --- a session that is still being made --------------------------------------------------------*/
+
+/* An upload is under way: nobody gets an empty session for it. */
+static void being_made(void **state)
+{
+    (void)state;
+    up((const char *const[]){NULL});
+    struct gen g;
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'a'}"), 201));
+    generate(client(), &g, "'session':'a','prompt':'remember','max_tokens':3");
+    gen_done(&g);
+    struct bytes snapshot = snapshot_get(client(), "a", "");
+    struct raw *put =
+        begun("PUT", "/v1/sessions/b/snapshot", "application/octet-stream", snapshot.n);
+    raw_send(put, snapshot.p, snapshot.n - 1);
+    while (metric(client(), "slate_http_body_bytes") < (double)(snapshot.n - 1))
+        ; /* there is room for all of it */
+    node_signal(&node, SIGSTOP);
+    raw_send(put, snapshot.p + snapshot.n - 1, 1);
+    struct raw *fork = sent("POST", "/v1/sessions/b/fork", "{\"id\":\"c\"}");
+    struct raw *look = sent("GET", "/v1/sessions/b", "");
+    struct raw *read = sent("GET", "/v1/sessions/b/snapshot", "");
+    node_signal(&node, SIGCONT);
+    answered(put, 201, "\"version\":1");
+    /* Each came while it was made, or when it was there. */
+    struct raw *const others[] = {fork, look, read};
+    static const int done[] = {201, 200, 200};
+    for (size_t i = 0; i < 3; i++) {
+        struct raw_response *r = raw_read(others[i], false);
+        if (r->status == 409)
+            assert_non_null(strstr(r->body, "session_busy"));
+        else if (r->status == 404)
+            assert_non_null(strstr(r->body, "session_not_found"));
+        else
+            assert_int_equal(r->status, done[i]);
+        if (i < 2 && r->status == done[i])
+            assert_non_null(strstr(r->body, "\"version\":1"));
+        raw_response_free(r);
+        raw_close(others[i]);
+    }
+    assert_int_equal(session_version(client(), "b"), 1);
+    sl_free(snapshot.p);
+    node_done(&node);
+}
+
+/* --- a deletion that fails ---------------------------------------------------------------------*/
+
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit l;
+    assert_int_equal(prlimit(node.a.server->pid, RLIMIT_FSIZE, NULL, &l), 0);
+    l.rlim_cur = bytes ? bytes : l.rlim_max;
+    assert_int_equal(prlimit(node.a.server->pid, RLIMIT_FSIZE, &l, NULL), 0);
+}
+
+/* All who wait for the name are told, not the first alone; then the server ends as it should. */
+static void a_deletion_fails(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    struct raw *make[N];
+    up((const char *const[]){NULL});
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'a'}"), 201));
+    limit_files(1);
+    node_signal(&node, SIGSTOP);
+    struct raw *del = sent("DELETE", "/v1/sessions/a", "");
+    for (int i = 0; i < N; i++)
+        make[i] = sent("POST", "/v1/sessions", "{\"id\":\"a\"}");
+    node_signal(&node, SIGCONT);
+    answered(del, 503, "store_full");
+    for (int i = 0; i < N; i++)
+        answered(make[i], 409, "session_exists");
+    limit_files(0);
+    assert_int_equal(session_version(client(), "a"), 0);
+    node_stop(&node);
+    node_done(&node);
+}
+
+/* --- a fork of what is being deleted ----------------------------------------------------------*/
+
+/* The store is asked for both at once; the deletion is first. */
+static void a_fork_beside_a_deletion(void **state)
+{
+    (void)state;
+    struct redis redis;
+    redis_init(&redis, "waits", NULL);
+    up((const char *const[]){"--store", redis.spec, NULL});
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'a','prompt':'abc'}"), 201));
+    redis_signal(&redis, SIGSTOP);
+    node_signal(&node, SIGSTOP);
+    struct raw *del = sent("DELETE", "/v1/sessions/a", "");
+    struct raw *fork = sent("POST", "/v1/sessions", "{\"id\":\"b\",\"from\":{\"session\":\"a\"}}");
+    node_signal(&node, SIGCONT);
+    reply_free(expect(get(client(), "/livez"), 200)); /* it has both by then */
+    redis_signal(&redis, SIGCONT);
+    answered(del, 200, NULL);
+    answered(fork, 404, "session_not_found");
+    expect_error(get(client(), "/v1/sessions/b"), 404, "session_not_found", "session");
+    node_done(&node);
+    redis_done(&redis);
+}
+
+/* --- turns whose time is over in the line ------------------------------------------------------*/
+
+static struct gen finished(struct call *k)
+{
+    struct gen g = {.r = expect(call_finish(k), 200)};
+    output_of(g.r, &g.o);
+    return g;
+}
+
+/* They are told in time, whatever the engine is at; what waits for their places begins then. */
+static void timeouts_make_room(void **state)
+{
+    (void)state;
+    enum { N = 3, LONG = 400000 };
+    struct call *k[N];
+    up((const char *const[]){"--max-running=1", "--sessions-in-memory=4", NULL});
+    for (int i = 0; i < N + 2; i++)
+        reply_free(expect(post(client(), "/v1/sessions", "{'id':'t%d'}", i), 201));
+    char *text = sl_malloc(LONG + 1);
+    assert_non_null(text);
+    for (size_t i = 0; i < LONG; i++)
+        text[i] = "the cat sat "[i % 12];
+    text[LONG] = '\0';
+    struct call *reading =
+        generate_start(client(), "'session':'t0','prompt':'%s','max_tokens':0", text);
+    sl_free(text);
+    until_metric(client(), "slate_requests_running", 1);
+    for (int i = 0; i < N; i++)
+        k[i] = generate_start(client(), "'session':'t%d','prompt':'a','max_time_ms':200", i + 1);
+    struct call *last = generate_start(client(),
+                                       "'session':'t%d','prompt':'a','max_tokens':2,"
+                                       "'ignore_eos':true,'return_tokens':true",
+                                       N + 1);
+    for (int i = 0; i < N; i++) {
+        struct gen g = finished(k[i]);
+        assert_string_equal(str_at(g.r->json, "finish_reason"), "timeout");
+        gen_done(&g);
+    }
+    assert_false(call_reply(reading)->over);
+    reply_free(expect(session_post(client(), "t0", "/cancel"), 200));
+    reply_free(call_finish(reading));
+    struct gen g = finished(last);
+    assert_int_equal(g.o.n_tokens, 2);
+    gen_done(&g);
+    node_done(&node);
+}
+
+#define TEST(f) cmocka_unit_test_teardown(f, clean)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {TEST(a_fork_beside_a_deletion), TEST(being_made),
+                                       TEST(a_deletion_fails), TEST(timeouts_make_room)};
+    return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
+}
