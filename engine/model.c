@@ -71,9 +71,8 @@ static enum sl_code load_layers(struct sl_model *m, struct sl_load *l,
         mixer->load(l, i, sl_model_mixer_layer(m, i));
         block->load(l, i, sl_model_block_layer(m, i));
     }
-    /* Where the settings say what a model is made of, more than that is a contradiction. */
-    if (l->tensors->settings || mixer->closed)
-        sl_load_refuse_rest(l);
+    /* What nothing uses is of a model that computes something else. */
+    sl_load_refuse_rest(l);
     return l->code;
 }
 

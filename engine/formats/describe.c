@@ -27,6 +27,10 @@ static const struct kind kinds[] = {
      "RWKV-7a (RWKV-7 with DeepEmbed)",
      {"blocks.0.att.r_k", "blocks.0.ffn.s_emb.weight"},
      {0}},
+    {"rwkv8",
+     "RWKV-8 (RWKV-7 with DeepEmbed)",
+     {"blocks.0.att.r_k", "blocks.0.ffn.enn.weight"},
+     {0}},
     {"rwkv7", "RWKV-7", {"blocks.0.att.r_k", "blocks.0.att.w1"}, {0}},
     /* One of those is missing: still best told by its reader, by name. */
     {"rwkv7", "RWKV-7", {"blocks.0.att.k_k", "blocks.0.att.k_a"}, {0}},

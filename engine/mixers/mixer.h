@@ -25,8 +25,7 @@ struct sl_mixer {
     size_t layer_bytes;              /* of the mixer's own struct, one per layer */
     const struct sl_rename *names;   /* see load.h; NULL: files have the names that are asked for */
     const struct sl_choice *choices; /* see load.h; ends with a NULL name; or NULL */
-    bool closed; /* a tensor that nothing uses is an error; else it is counted */
-    bool tuned;  /* BlinkDL's state-tuned files are of it: snapshot_initial.c */
+    bool tuned;                      /* BlinkDL's state-tuned files are of it: snapshot_initial.c */
 
     /* Fills l->config in; an error where it is beyond load.h's limits or contradicts itself. */
     void (*config)(struct sl_load *l);

@@ -400,7 +400,6 @@ const struct sl_mixer sl_mixer_performer = {
     .block = &sl_block_performer,
     .layer_bytes = sizeof(struct layer),
     .choices = choices,
-    .closed = true,
     .config = config,
     .load = load,
     .init = init,

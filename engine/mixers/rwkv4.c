@@ -165,7 +165,6 @@ const struct sl_mixer sl_mixer_rwkv4 = {
     .title = "RWKV-4",
     .block = &sl_block_rwkv4,
     .layer_bytes = sizeof(struct layer),
-    .closed = true,
     .config = config,
     .load = load,
     .init = init,

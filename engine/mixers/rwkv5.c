@@ -248,7 +248,6 @@ const struct sl_mixer sl_mixer_rwkv5 = {
     .block = &sl_block_rwkv4,
     .tuned = true,
     .layer_bytes = sizeof(struct layer),
-    .closed = true,
     .choices = choices,
     .config = config,
     .load = load,

@@ -302,7 +302,6 @@ const struct sl_mixer sl_mixer_rwkv6 = {
     .block = &sl_block_rwkv6,
     .tuned = true,
     .layer_bytes = sizeof(struct layer),
-    .closed = true,
     .config = config,
     .load = load,
     .forward = forward,

@@ -97,7 +97,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     sl_load_matrix(l, &m->v, d, d, SL_OUT_IN, "blocks.%zu.att.value.weight", i);
     size_t ranks = load_low_rank(l, &m->w1, &m->w2, i, 'w');
     ranks += load_low_rank(l, &m->a1, &m->a2, i, 'a');
-    if (!m->first) /* some files have it in the first layer too, unused */
+    if (!m->first)
         ranks += load_low_rank(l, &m->v1, &m->v2, i, 'v');
     ranks += load_low_rank(l, &m->g1, &m->g2, i, 'g');
     sl_load_matrix(l, &m->o, d, d, SL_OUT_IN, "blocks.%zu.att.output.weight", i);
@@ -106,6 +106,8 @@ static void load(struct sl_load *l, size_t i, void *layer)
     sl_load_vector(l, &m->a0, d, "blocks.%zu.att.a0", i);
     if (!m->first)
         sl_load_vector(l, &m->v0, d, "blocks.%zu.att.v0", i);
+    for (unsigned j = 0; m->first && j < 3; j++) /* which some files have there too */
+        sl_load_ignore(l, "blocks.%zu.att.v%u", i, j);
     sl_load_vector(l, &m->k_k, d, "blocks.%zu.att.k_k", i);
     sl_load_vector(l, &m->k_a, d, "blocks.%zu.att.k_a", i);
     sl_load_grid(l, &m->r_k, m->n_heads, m->n, "blocks.%zu.att.r_k", i);
