@@ -15,8 +15,9 @@
  *   5.2    one per channel          time_faaaa, per channel        yes
  *
  * (others count the first as 5.1). Each of the three columns is looked at by itself: the gate is
- * there when gate.weight is, time_first is an exponent and time_faaaa is none, and a value per head
- * stands for all its channels. w = exp(-exp(time_decay)) in all of them.
+ * there when gate.weight is, and a value per head stands for all its channels. time_first is an
+ * exponent only where it is per head: with a value per channel it is a time_faaaa that a converter
+ * (web-rwkv's) has renamed. w = exp(-exp(time_decay)) in all of them.
  *
  * The norm's eps is 64e-5: of trained models and of the code since November 2023. Files of before,
  * and test files, may want 1e-5.
@@ -130,11 +131,11 @@ static void load(struct sl_load *l, size_t i, void *layer)
         sl_load_matrix(l, &m->g, d, d, SL_OUT_IN, "blocks.%zu.att.gate.weight", i);
     sl_load_matrix(l, &m->o, d, d, SL_OUT_IN, "blocks.%zu.att.output.weight", i);
     load_per_key(l, &m->decay, i, "time_decay", exp_minus_exp);
-    if (sl_load_has(l, "blocks.%zu.att.time_faaaa", i) ||
-        (m->decay.by_channel && !sl_load_has(l, "blocks.%zu.att.time_first", i)))
-        load_per_key(l, &m->bonus, i, "time_faaaa", NULL);
-    else
-        load_per_key(l, &m->bonus, i, "time_first", exp_all);
+    bool plain = sl_load_has(l, "blocks.%zu.att.time_faaaa", i) ||
+                 (m->decay.by_channel && !sl_load_has(l, "blocks.%zu.att.time_first", i));
+    load_per_key(l, &m->bonus, i, plain ? "time_faaaa" : "time_first", NULL);
+    if (!plain && !m->bonus.by_channel)
+        sl_load_map(l, exp_all);
     sl_load_vector(l, &m->ln_x.w, d, "blocks.%zu.att.ln_x.weight", i);
     sl_load_vector(l, &m->ln_x.b, d, "blocks.%zu.att.ln_x.bias", i);
     m->ln_x.eps = sl_load_chosen(l, choices[CHOICE_EPS].name) == 0 ? 64e-5F : 1e-5F;

@@ -155,7 +155,7 @@ static double *wkv56(struct rwkv *r, const double *x, const double *k, const dou
     for (size_t t = 0; t < n; t++)
         for (size_t c = 0; c < d; c++) { /* channel c of keys */
             double left = 1, bonus = u[n_u == d ? c : c / size];
-            bonus = faaaa ? bonus : exp(bonus);
+            bonus = faaaa || n_u == d ? bonus : exp(bonus);
             for (size_t s = t + 1; s-- > 0;) {
                 double weight = q[t * d + c] * k[s * d + c] * (s == t ? bonus : left);
                 for (size_t j = 0; j < size; j++) /* values of the same head */
