@@ -326,6 +326,17 @@ void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols
         add_values(l, ret, t);
 }
 
+void sl_load_grids(struct sl_load *l, const float **ret, size_t count, size_t rows, size_t cols,
+                   const char *fmt, ...)
+{
+    char name[NAME_BYTES];
+    FORMAT_NAME(l, name, fmt);
+    assert(!turned);
+    const struct sl_tensor *t = need_shape(l, name, 3, (size_t[]){count, rows, cols});
+    if (t)
+        add_values(l, ret, t);
+}
+
 void sl_load_map(struct sl_load *l, void (*f)(float *v, size_t n))
 {
     if (l->code != SL_OK)

@@ -138,11 +138,13 @@ void sl_load_ignore(struct sl_load *l, const char *fmt, ...) SL_PRINTF(2, 3);
  * shape and the values of the second ones, an error otherwise, and are used by nobody then. */
 void sl_load_twins(struct sl_load *l, const char *prefix, const char *of);
 
-/* F32 values: a vector of n, or a grid of rows × cols, row-major. */
+/* F32 values: a vector of n, a grid of rows × cols, row-major, or so many grids. */
 void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *fmt, ...)
     SL_PRINTF(4, 5);
 void sl_load_grid(struct sl_load *l, const float **ret, size_t rows, size_t cols, const char *fmt,
                   ...) SL_PRINTF(5, 6);
+void sl_load_grids(struct sl_load *l, const float **ret, size_t count, size_t rows, size_t cols,
+                   const char *fmt, ...) SL_PRINTF(6, 7);
 /* The same grid, kept as cols × rows. */
 void sl_load_columns(struct sl_load *l, const float **ret, size_t rows, size_t cols,
                      const char *fmt, ...) SL_PRINTF(5, 6);

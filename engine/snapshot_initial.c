@@ -21,6 +21,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
+#include "engine/mixers/tuned.h"
 #include "engine/model_priv.h"
 #include "engine/snapshot_priv.h"
 
@@ -120,13 +121,9 @@ static enum sl_code check_layer(const struct initial *in, size_t i)
 static void fill_layer(const struct initial *in, size_t i, unsigned char *state)
 {
     const struct sl_state_tensor *s = matrix_of(in->m, i);
-    float *dst = (float *)(void *)(state + s->offset);
-    size_t n = s->shape[1];
+    const struct sl_tuned t = {.v = in->values, .n_heads = s->shape[0], .n = s->shape[1]};
     widen(in, find(in, i));
-    for (size_t h = 0; h < s->shape[0]; h++)
-        for (size_t v = 0; v < n; v++)
-            for (size_t k = 0; k < n; k++)
-                dst[(h * n + k) * n + v] = in->values[(h * n + v) * n + k];
+    sl_tuned_init(&t, (float *)(void *)(state + s->offset));
 }
 
 static enum sl_code check_model(const struct initial *in)

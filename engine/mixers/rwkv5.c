@@ -25,6 +25,7 @@
  * Four stages: mix, project, the recurrence, the output. */
 #include "engine/block.h"
 #include "engine/mixers/mixer.h"
+#include "engine/mixers/tuned.h"
 
 enum { MIX_K, MIX_V, MIX_R, MIX_G, N_MIX };
 
@@ -41,6 +42,7 @@ struct layer {
     struct sl_matrix k, v, r, g, o;
     struct per_key decay, bonus;
     struct sl_norm ln_x;
+    struct sl_tuned tuned;
     size_t shift, state; /* offsets in a slot */
 };
 
@@ -119,6 +121,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->shift = sl_load_state(l, SL_DTYPE_F32, 1, &d, "layers.%zu.mixer.shift", i);
     m->state = sl_load_state(l, SL_DTYPE_F32, 3, (size_t[]){m->n_heads, m->n, m->n},
                              "layers.%zu.mixer.state", i);
+    sl_tuned_load(l, &m->tuned, m->n_heads, m->n, i);
 
     for (size_t j = 0; j < n_mix(m); j++) {
         sl_load_vector(l, &m->mix[j], d, "blocks.%zu.att.time_mix_%c", i, "kvrg"[j]);
@@ -141,6 +144,12 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->ln_x.eps = sl_load_chosen(l, choices[CHOICE_EPS].name) == 0 ? 64e-5F : 1e-5F;
 
     sl_load_scratch(l, (N_MIX + 5) * ld, ld > 2 * room ? ld : 2 * room);
+}
+
+static void init(const void *layer, unsigned char *state)
+{
+    const struct layer *m = layer;
+    sl_tuned_init(&m->tuned, (float *)(void *)(state + m->state));
 }
 
 /* --- running ------------------------------------------------------------------------------------
@@ -252,5 +261,6 @@ const struct sl_mixer sl_mixer_rwkv5 = {
     .choices = choices,
     .config = config,
     .load = load,
+    .init = init,
     .forward = forward,
 };

@@ -21,6 +21,7 @@
 
 #include "engine/block.h"
 #include "engine/mixers/mixer.h"
+#include "engine/mixers/tuned.h"
 
 enum { MIX_W, MIX_K, MIX_V, MIX_R, MIX_G, N_MIX };
 
@@ -34,6 +35,7 @@ struct layer {
     struct sl_matrix k, v, r, g, o, w1, w2;
     const float *decay, *bonus;
     struct sl_norm ln_x;
+    struct sl_tuned tuned;
     size_t shift, state; /* offsets in a slot */
 };
 
@@ -65,6 +67,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->shift = sl_load_state(l, SL_DTYPE_F32, 1, &d, "layers.%zu.mixer.shift", i);
     m->state = sl_load_state(l, SL_DTYPE_F32, 3, (size_t[]){m->n_heads, m->n, m->n},
                              "layers.%zu.mixer.state", i);
+    sl_tuned_load(l, &m->tuned, m->n_heads, m->n, i);
 
     m->rank = sl_load_axis(l, 1, SL_RANK_MAX, "blocks.%zu.att.time_maa_w2", i);
     sl_load_vector(l, &m->mix_x, d, "blocks.%zu.att.time_maa_x", i);
@@ -90,6 +93,12 @@ static void load(struct sl_load *l, size_t i, void *layer)
 
     sl_load_scratch(l, (N_MIX + 6) * ld + sl_row_floats(N_MIX * m->rank) + sl_row_floats(rank_w),
                     ld);
+}
+
+static void init(const void *layer, unsigned char *state)
+{
+    const struct layer *m = layer;
+    sl_tuned_init(&m->tuned, (float *)(void *)(state + m->state));
 }
 
 /* --- running ------------------------------------------------------------------------------------
@@ -304,5 +313,6 @@ const struct sl_mixer sl_mixer_rwkv6 = {
     .layer_bytes = sizeof(struct layer),
     .config = config,
     .load = load,
+    .init = init,
     .forward = forward,
 };

@@ -22,6 +22,7 @@
 
 #include "engine/block.h"
 #include "engine/fla.h"
+#include "engine/mixers/tuned.h"
 
 enum { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIX };
 
@@ -40,6 +41,7 @@ struct layer {
     const float *w0, *a0, *v0;
     const float *k_k, *k_a, *r_k;
     struct sl_norm ln_x;
+    struct sl_tuned tuned;
     size_t shift, state; /* offsets in a slot */
 };
 
@@ -84,6 +86,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->shift = sl_load_state(l, SL_DTYPE_F32, 1, (size_t[]){d}, "layers.%zu.mixer.shift", i);
     m->state = sl_load_state(l, SL_DTYPE_F32, 3, (size_t[]){m->n_heads, m->n, m->n},
                              "layers.%zu.mixer.state", i);
+    sl_tuned_load(l, &m->tuned, m->n_heads, m->n, i);
 
     for (size_t j = 0; j < N_MIX; j++) {
         /* Files of early 2025 from the library have all six in one, in this order. */
@@ -117,6 +120,12 @@ static void load(struct sl_load *l, size_t i, void *layer)
 
     sl_load_scratch(l, (N_MIX + 4) * ld + ranks, ld);
     sl_load_carry(l, ld);
+}
+
+static void init(const void *layer, unsigned char *state)
+{
+    const struct layer *m = layer;
+    sl_tuned_init(&m->tuned, (float *)(void *)(state + m->state));
 }
 
 /* --- as flash-linear-attention holds it ---------------------------------------------------------
@@ -489,6 +498,7 @@ const struct sl_mixer sl_mixer_rwkv7 = {
     .layer_bytes = sizeof(struct layer),
     .config = config,
     .load = load,
+    .init = init,
     .forward = forward,
 };
 
@@ -502,5 +512,6 @@ const struct sl_mixer sl_mixer_fla_rwkv7 = {
     .names = fla_names,
     .config = fla_config,
     .load = fla_load,
+    .init = init,
     .forward = forward,
 };

@@ -1,6 +1,7 @@
 /* initial_state_test.c: state-tuned files against the plain models in double precision, which know
  * RWKV-5, 6 and 7 from the papers: a text after such a beginning gives their logits, with the
- * file's axes as BlinkDL's trainers write them, and not with them exchanged. */
+ * file's axes as BlinkDL's trainers write them, and not with them exchanged; also where the state
+ * is merged into the model's own file. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +26,7 @@
 
 enum { T = 12 };
 
-static char folder[32], tuned[64], swapped[64], worded[64];
+static char folder[32], tuned[64], swapped[64], worded[64], merged[64];
 
 static int set_up(void **state)
 {
@@ -36,6 +37,7 @@ static int set_up(void **state)
     (void)snprintf(tuned, sizeof tuned, "%s/tuned.pth", folder);
     (void)snprintf(swapped, sizeof swapped, "%s/swapped.safetensors", folder);
     (void)snprintf(worded, sizeof worded, "%s/worded.pth", folder);
+    (void)snprintf(merged, sizeof merged, "%s/merged.safetensors", folder);
     return 0;
 }
 
@@ -88,6 +90,18 @@ static void write_files(const struct sl_model *m)
         }
         seeded_write_pth(&s, w ? worded : tuned);
         seeded_done(&s);
+    }
+}
+
+/* The rule's model with a state in it, another one than write_files() writes. */
+static void list_merged(const struct rule *rule, const struct sl_model_info *i, struct seeded *s)
+{
+    const size_t shape[] = {i->n_heads, i->head_size, i->head_size};
+    rule->list(s);
+    for (size_t layer = 0; layer < i->n_layers; layer++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "blocks.%zu.att.time_state", layer);
+        seeded_add(s, SL_DTYPE_F16, 3, shape, 0, 0.7, name);
     }
 }
 
@@ -162,17 +176,64 @@ static void check_rule(const struct rule *rule)
     sl_model_close(m);
 }
 
-static void test_against_the_plain_models(void **state)
+/* The model begins with what is merged into it, where no other beginning is asked for. */
+static void check_merged(const struct rule *rule)
 {
-    (void)state;
+    struct seeded s;
+    struct sl_error err;
+    struct sl_tensors *t = NULL, *from = NULL;
+    struct sl_model *plain = rule_open(rule, NULL), *m = NULL;
+    uint32_t tokens[T];
+    size_t vocab;
+    list_merged(rule, sl_model_info(plain), &s);
+    seeded_write(&s, merged);
+    seeded_done(&s);
+    write_files(plain);
+    const struct sl_model_options opt = {.path = merged, .rule = rule->choices};
+    if (sl_model_open(&m, &opt, &err) != SL_OK)
+        fail_msg("%s: %s", rule->title, err.message);
+    assert_int_equal(sl_model_info(m)->n_unused, 0);
+    assert_memory_not_equal(sl_model_info(m)->fingerprint, sl_model_info(plain)->fingerprint, 16);
+    assert_int_equal(sl_tensors_open(&t, merged, NULL), SL_OK);
+    assert_int_equal(sl_tensors_open(&from, tuned, NULL), SL_OK);
+    for (size_t i = 0; i < T; i++)
+        tokens[i] = (uint32_t)((i * 29 + 3) % sl_model_info(m)->vocab_size);
+    double *own = slow_after(rule, t, t, tokens, &vocab),
+           *other = slow_after(rule, t, from, tokens, &vocab);
+    assert_true(off(m, NULL, tokens, own) <= 2e-5);
+    assert_true(off(m, NULL, tokens, other) > 1e-2);
+    assert_true(off(m, tuned, tokens, other) <= 2e-5);
+    assert_true(off(plain, merged, tokens, own) <= 2e-5);
+    free(own);
+    free(other);
+    sl_tensors_close(from);
+    sl_tensors_close(t);
+    sl_model_close(m);
+    sl_model_close(plain);
+}
+
+static void each_rule(void (*check)(const struct rule *))
+{
     size_t n = 0;
     for (const struct rule *r = rules; r->title; r++)
         if (strcmp(r->arch, "rwkv5") == 0 || strcmp(r->arch, "rwkv6") == 0 ||
             strcmp(r->arch, "rwkv7") == 0) {
-            check_rule(r);
+            check(r);
             n++;
         }
     assert_int_equal(n, 5);
+}
+
+static void test_against_the_plain_models(void **state)
+{
+    (void)state;
+    each_rule(check_rule);
+}
+
+static void test_merged(void **state)
+{
+    (void)state;
+    each_rule(check_merged);
 }
 
 /* --- --initial-state ---------------------------------------------------------------------------*/
@@ -280,10 +341,50 @@ static void test_another_model(void **state)
     sl_model_close(m);
 }
 
+static void refused_model(const char *part)
+{
+    const struct sl_model_options opt = {.path = merged};
+    struct sl_model *m = NULL;
+    struct sl_error err = {0};
+    enum sl_code c = sl_model_open(&m, &opt, &err);
+    if ((c != SL_E_MODEL_INVALID && c != SL_E_MODEL_UNSUPPORTED) || !strstr(err.message, part))
+        fail_msg("%s: %s; expected %s", sl_code_name(c), c ? err.message : "", part);
+}
+
+/* Merged only in part, or of another shape; a state alone. */
+static void test_wrongly_merged(void **state)
+{
+    (void)state;
+    for (const char *const *a = (const char *const[]){"rwkv5", "rwkv6", "rwkv7", NULL}; *a; a++) {
+        struct sl_model *m = rule_open(rule_of(*a), NULL);
+        const struct sl_model_info *i = sl_model_info(m);
+        struct seeded s;
+        list_merged(rule_of(*a), i, &s);
+        size_t n = s.n;
+        s.v[n - 1].shape[2]++;
+        seeded_write(&s, merged);
+        refused_model("blocks.1.att.time_state has the shape [");
+        s.v[n - 1].shape[2]--;
+        s.v[n - 1].plant_at = 1, s.v[n - 1].plant = NAN;
+        seeded_write(&s, merged);
+        refused_model("blocks.1.att.time_state holds NaN (element 1)");
+        s.n--;
+        seeded_write(&s, merged);
+        refused_model("blocks.1.att.time_state is absent");
+        s.v[0] = s.v[n - 2], s.n = 1;
+        seeded_write(&s, merged);
+        refused_model("holds a tuned initial state, which is no model by itself");
+        seeded_done(&s);
+        sl_model_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_the_plain_models),
+        cmocka_unit_test(test_merged),
+        cmocka_unit_test(test_wrongly_merged),
         cmocka_unit_test(test_options),
         cmocka_unit_test(test_another_model),
     };
