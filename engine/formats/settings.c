@@ -3,8 +3,9 @@
  * Python writes numbers that JSON has no word for as bare words. Before the JSON reader sees the
  * text, each such word outside a string becomes a string that begins with the character U+0001,
  * which is how it is known again afterwards. (A file can spell the same string; it then means the
- * same number.) It also writes whole numbers of any length (a tokenizer's model_max_length is
- * 10^30); those too long for the JSON reader's integers become the same number with a point. */
+ * same number.) Transformers 5 spells them {"__float__": "Infinity"}. Python also writes whole
+ * numbers of any length (a tokenizer's model_max_length is 10^30); those too long for the JSON
+ * reader's integers become the same number with a point. */
 #include "engine/formats/settings.h"
 
 #include <math.h>
@@ -125,6 +126,18 @@ static struct sl_setting *add(struct reading *r)
     return &s->v[s->n++];
 }
 
+/* An object that stands for a number that JSON cannot write. */
+static bool is_tagged_number(const json_t *v, double *ret)
+{
+    const char *word = json_string_value(json_object_get(v, "__float__"));
+    for (size_t i = 0; word && json_object_size(v) == 1 && i < N_WORDS; i++)
+        if (strcmp(word, words[i].word) == 0) {
+            *ret = words[i].number;
+            return true;
+        }
+    return false;
+}
+
 static bool fill(struct reading *r, struct sl_setting *e, const json_t *v)
 {
     switch (json_typeof(v)) {
@@ -156,7 +169,7 @@ static bool fill(struct reading *r, struct sl_setting *e, const json_t *v)
         e->n = json_array_size(v);
         break;
     case JSON_OBJECT:
-        e->kind = SL_SETTING_OBJECT;
+        e->kind = is_tagged_number(v, &e->number) ? SL_SETTING_NUMBER : SL_SETTING_OBJECT;
         e->n = json_object_size(v);
         break;
     }
@@ -217,7 +230,7 @@ static enum sl_code flatten(struct reading *r, const char *key, json_t *v, unsig
     if (!e.key || !fill(r, &e, v) || !(at = add(r)))
         return no_memory(r);
     *at = e;
-    return flatten_all(r, key, v, depth + 1);
+    return e.kind == SL_SETTING_NUMBER ? SL_OK : flatten_all(r, key, v, depth + 1);
 }
 
 static int by_key(const void *a, const void *b)

@@ -3,8 +3,9 @@
  *
  * Everything is flat: the list [0.0, 1.0] under "dt_limit" is the entries "dt_limit"
  * (SL_SETTING_LIST, n = 2), "dt_limit.0" and "dt_limit.1"; objects likewise. JSON as Python writes
- * it, that is, with the bare words Infinity, -Infinity and NaN. What a key means, and which values
- * it may have, is for its reader to say: load.h. After reading nothing changes: any thread. */
+ * it, that is, with the bare words Infinity, -Infinity and NaN, or {"__float__": "Infinity"} for
+ * them. What a key means, and which values it may have, is for its reader to say: load.h. After
+ * reading nothing changes: any thread. */
 #ifndef SLATE_FORMATS_SETTINGS_H
 #define SLATE_FORMATS_SETTINGS_H
 

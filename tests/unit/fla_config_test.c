@@ -331,6 +331,36 @@ static void test_transformers_gates_first(void **unused)
     seeded_done(&s);
 }
 
+/* A limit that JSON has no word for, as json.dumps() writes it and as Transformers 5 does. */
+static void test_no_upper_limit(void **unused)
+{
+    (void)unused;
+    enum { N = 5 };
+    static const char *const spelled[] = {"Infinity", "{\"__float__\": \"Infinity\"}", "0.3"};
+    const struct rule *r = rule_named("mamba2");
+    struct seeded s;
+    struct sl_model_info info[3];
+    struct sl_error err = {0};
+    float *logits[3];
+    r->list(&s);
+    for (size_t i = 0; i < 3; i++) {
+        char text[1024];
+        int len = (int)(strrchr(r->settings, '}') - r->settings);
+        (void)snprintf(text, sizeof text, "%.*s,\"time_step_limit\":[0.2, %s]}", len, r->settings,
+                       spelled[i]);
+        if (open_with(r, text, &info[i], &err) != SL_OK)
+            fail_msg("%s", err.message);
+        logits[i] = logits_of(&s, text, N);
+    }
+    assert_memory_equal(info[0].fingerprint, info[1].fingerprint, 16);
+    assert_memory_equal(logits[0], logits[1], N * 300 * sizeof **logits);
+    assert_memory_not_equal(info[0].fingerprint, info[2].fingerprint, 16);
+    assert_memory_not_equal(logits[0], logits[2], N * 300 * sizeof **logits);
+    for (size_t i = 0; i < 3; i++)
+        sl_free(logits[i]);
+    seeded_done(&s);
+}
+
 /* Mamba-2 under its authors' names for the settings and the embedding, whose rows are padded. */
 static void test_authors_mamba(void **unused)
 {
@@ -424,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_transformers_gates_first),
         cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_no_upper_limit),
         cmocka_unit_test(test_authors_mamba),
         cmocka_unit_test(test_model_type),
         cmocka_unit_test(test_no_memory),

@@ -100,6 +100,27 @@ static void test_pythons_words(void **unused)
     sl_settings_close(s);
 }
 
+/* Transformers 5 writes them as objects, which are nothing else but of this form. */
+static void test_tagged_numbers(void **unused)
+{
+    (void)unused;
+    struct sl_settings *s = read_text(
+        "{\"a\":[0.0,{\"__float__\":\"Infinity\"}],\"b\":{\"__float__\":\"-Infinity\"},"
+        "\"c\":{\"__float__\":\"NaN\"},\"d\":{\"__float__\":\"Inf\"},\"e\":{\"__float__\":1},"
+        "\"f\":{\"__float__\":\"NaN\",\"more\":1},\"g\":{\"float\":\"NaN\"}}");
+    assert_true(at(s, "a.1", SL_SETTING_NUMBER)->number == (double)INFINITY);
+    assert_true(at(s, "b", SL_SETTING_NUMBER)->number == -(double)INFINITY);
+    assert_true(isnan(at(s, "c", SL_SETTING_NUMBER)->number));
+    assert_null(sl_settings_find(s, "c.__float__"));
+    assert_int_equal(at(s, "d", SL_SETTING_OBJECT)->n, 1);
+    assert_string_equal(at(s, "d.__float__", SL_SETTING_TEXT)->text, "Inf");
+    assert_true(at(s, "e.__float__", SL_SETTING_NUMBER)->number == 1);
+    assert_int_equal(at(s, "f", SL_SETTING_OBJECT)->n, 2);
+    assert_string_equal(at(s, "f.__float__", SL_SETTING_TEXT)->text, "NaN");
+    assert_int_equal(at(s, "g", SL_SETTING_OBJECT)->n, 1);
+    sl_settings_close(s);
+}
+
 static void test_bad_text(void **unused)
 {
     (void)unused;
@@ -254,9 +275,13 @@ static void test_unfinished_folders(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),    cmocka_unit_test(test_pythons_words),
-        cmocka_unit_test(test_bad_text), cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_folder),   cmocka_unit_test(test_unfinished_folders),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_pythons_words),
+        cmocka_unit_test(test_tagged_numbers),
+        cmocka_unit_test(test_bad_text),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_unfinished_folders),
     };
     return cmocka_run_group_tests_name("settings", tests, NULL, NULL);
 }
