@@ -10,6 +10,7 @@
  * are unit vectors. There may be more heads of values, and so of the state, than of queries and
  * keys. What stands around it: fla.h. */
 #include <math.h>
+#include <string.h>
 
 #include "engine/block.h"
 #include "engine/fla.h"
@@ -46,6 +47,16 @@ static size_t value_width(struct sl_load *l)
     return 1;
 }
 
+/* Files of the beginning of 2025 have a D of ones that nothing uses. Comba, whose other names are
+ * the same, uses one of its own: only the type tells them apart. */
+static void ignore_old(struct sl_load *l, size_t i)
+{
+    const struct sl_setting *s = sl_settings_find(l->tensors->settings, "model_type");
+    if (s && s->kind == SL_SETTING_TEXT &&
+        strcmp(s->text, sl_mixer_gated_delta_net.model_type) == 0)
+        sl_load_ignore(l, "model.layers.%zu.attn.D", i);
+}
+
 static void load(struct sl_load *l, size_t i, void *layer)
 {
     struct layer *m = layer;
@@ -67,6 +78,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
                   "model.layers.%zu.attn.b_proj.weight", i);
     sl_load_vector(l, &m->a_log, a->heads, "model.layers.%zu.attn.A_log", i);
     sl_load_vector(l, &m->dt_bias, a->heads, "model.layers.%zu.attn.dt_bias", i);
+    ignore_old(l, i);
     m->beta_scale = sl_load_flag(l, "allow_neg_eigval", false) ? 2 : 1;
     m->scale = (float)(1 / sqrt((double)a->d_k));
     sl_load_scratch(l, sl_fla_row_floats(l, a) + 2 * sl_row_floats(a->heads), 0);

@@ -282,6 +282,49 @@ static void test_tied(void **unused)
     seeded_done(&s);
 }
 
+/* Gated DeltaNet's files of the beginning of 2025 have a parameter that nothing used; Comba's,
+ * which have its names, use theirs. */
+static void test_unused_parameter(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *type;
+        enum sl_code code;
+    } cases[] = {
+        {"\"gated_deltanet\"", SL_OK},
+        {"\"comba\"", SL_E_MODEL_INVALID},
+        {NULL, SL_E_MODEL_INVALID},
+        {"[1]", SL_E_MODEL_INVALID},
+    };
+    const struct rule *r = rule_named("gated_delta_net");
+    struct seeded s;
+    struct sl_model_info plain;
+    struct sl_error err = {0};
+    assert_int_equal(open_with(r, r->settings, &plain, &err), SL_OK);
+    r->list(&s);
+    for (size_t i = 0; i < 2; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "model.layers.%zu.attn.D", i);
+        seeded_add(&s, SL_DTYPE_F32, 1, (size_t[]){4}, 1, 0, name);
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sl_model *m = NULL;
+        unsigned char *bytes;
+        char *text = edited(r, "model_type", cases[i].type);
+        enum sl_code c = rule_open_list(&m, &s, text, &bytes, &err);
+        if (c != cases[i].code || (c && !strstr(err.message, "model.layers.0.attn.D is no part")))
+            fail_msg("%s: %s: %s", cases[i].type, sl_code_name(c), err.message);
+        if (!c) {
+            assert_int_equal(sl_model_info(m)->n_unused, 2);
+            assert_memory_equal(sl_model_info(m)->fingerprint, plain.fingerprint, 16);
+        }
+        sl_model_close(m);
+        free(bytes);
+        free(text);
+    }
+    seeded_done(&s);
+}
+
 /* Row by row, without what lies between rows. */
 static float *logits_of(const struct seeded *s, const char *settings, size_t n_tokens)
 {
@@ -454,6 +497,7 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_transformers_gates_first),
         cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_unused_parameter),
         cmocka_unit_test(test_no_upper_limit),
         cmocka_unit_test(test_authors_mamba),
         cmocka_unit_test(test_model_type),
