@@ -182,7 +182,7 @@ size_t sl_load_axis(struct sl_load *l, size_t from_last, size_t max, const char 
     const struct sl_tensor *t = need(l, name);
     if (!t)
         return 1;
-    if (turned && t->rank == 2)
+    if (turned && t->rank >= 2 && from_last < 2)
         from_last = 1 - from_last;
     if (from_last >= t->rank) {
         sl_load_fail(l, SL_E_MODEL_INVALID, "tensor %s has %u axes; the model needs %zu", name,
@@ -510,7 +510,7 @@ void sl_load_slice(struct sl_load *l, struct sl_matrix *ret, size_t i, size_t co
 {
     char name[NAME_BYTES];
     FORMAT_NAME(l, name, fmt);
-    assert(!turned);
+    layout = turn(layout, turned);
     size_t rows = layout == SL_OUT_IN ? n_out : n_in, cols = layout == SL_OUT_IN ? n_in : n_out;
     const struct sl_tensor *t = need_shape(l, name, 3, (size_t[]){count, rows, cols});
     t = t ? part_of(l, t, i, 1, count) : NULL;

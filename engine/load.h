@@ -45,7 +45,7 @@ struct sl_config {
  * the layer's number, in both or in neither. */
 struct sl_rename {
     const char *asked, *file;
-    bool transposed; /* a matrix: its axes are the other way round */
+    bool transposed; /* a matrix: its last two axes are the other way round */
 };
 
 /* Rows of the embedding, in the file's own type and memory. */
@@ -70,7 +70,8 @@ struct sl_load_view;
 struct sl_load {
     const struct sl_tensors *tensors;
     const char *name;              /* of the file, for messages */
-    const struct sl_rename *names; /* ends with a zeroed one; NULL: names are the file's own */
+    const struct sl_rename *names; /* the rule's, or what its config() has found the file to need;
+                                      ends with a zeroed one; NULL: names are the file's own */
     enum sl_dtype weights;
     struct sl_error *err;
     enum sl_code code; /* the first error */

@@ -14,7 +14,7 @@
 /* "rwkv7-0.1b.pth" -> "rwkv7-0.1b" */
 static char *short_name(const char *file)
 {
-    static const char *const extensions[] = {".pth", ".pt", ".safetensors", ".gguf"};
+    static const char *const extensions[] = {".pth", ".pt", ".safetensors", ".st", ".gguf"};
     const char *dot = strrchr(file, '.');
     for (size_t i = 0; dot && dot > file && i < sizeof extensions / sizeof *extensions; i++)
         if (strcmp(dot, extensions[i]) == 0)

@@ -36,6 +36,9 @@ static const struct kind kinds[] = {
     {"rwkv7", "RWKV-7", {"blocks.0.att.k_k", "blocks.0.att.k_a"}, {0}},
     {"rwkv6", "RWKV-6", {"blocks.0.att.time_maa_x"}, {0}},
     {"rwkv6", "RWKV-6", {"blocks.0.att.time_maa_w1"}, {0}},
+    /* as web-rwkv's converter names it */
+    {"rwkv6", "RWKV-6", {"blocks.0.att.time_mix_x"}, {0}},
+    {"rwkv6", "RWKV-6", {"blocks.0.att.time_mix_w1"}, {0}},
     {"rwkv5", "RWKV-5", {"blocks.0.att.time_decay", "blocks.0.att.ln_x.weight"}, {0}},
     {"rwkv5", "RWKV-5", {"blocks.0.att.time_mix_k", "blocks.0.att.ln_x.bias"}, {0}},
     {"rwkv4", "RWKV-4", {"blocks.0.att.time_decay", "blocks.0.att.time_first"}, {0}},

@@ -137,7 +137,9 @@ static void load(struct sl_load *l, size_t i, void *layer)
     bool plain = sl_load_has(l, "blocks.%zu.att.time_faaaa", i) ||
                  (m->decay.by_channel && !sl_load_has(l, "blocks.%zu.att.time_first", i));
     load_per_key(l, &m->bonus, i, plain ? "time_faaaa" : "time_first", NULL);
-    if (!plain && !m->bonus.by_channel)
+    if (!plain && m->bonus.by_channel)
+        sl_tuned_refuse(l);
+    else if (!plain)
         sl_load_map(l, exp_all);
     sl_load_vector(l, &m->ln_x.w, d, "blocks.%zu.att.ln_x.weight", i);
     sl_load_vector(l, &m->ln_x.b, d, "blocks.%zu.att.ln_x.bias", i);

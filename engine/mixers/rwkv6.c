@@ -1,4 +1,5 @@
-/* rwkv6.c: RWKV-6 "Finch" (Peng et al. 2024, arXiv:2404.05892), as BlinkDL's files hold it.
+/* rwkv6.c: RWKV-6 "Finch" (Peng et al. 2024, arXiv:2404.05892), as BlinkDL's files hold it, and as
+ * the converters of web-rwkv make them: other names, the low-rank matrices the other way round.
  *
  * RWKV-5's memory with a decay that each token chooses. Per head, with keys and values of N
  * channels and S [key][value]:
@@ -42,9 +43,39 @@ struct layer {
 /* --- loading ------------------------------------------------------------------------------------
  */
 
+#define MIX(part, x)                                                                               \
+    {                                                                                              \
+        "blocks.*." part ".time_maa_" x, "blocks.*." part ".time_mix_" x, false                    \
+    }
+#define TURNED(here, there)                                                                        \
+    {                                                                                              \
+        "blocks.*.att." here, "blocks.*.att." there, true                                          \
+    }
+
+static const struct sl_rename web_names[] = {
+    MIX("att", "x"),
+    MIX("att", "w"),
+    MIX("att", "k"),
+    MIX("att", "v"),
+    MIX("att", "r"),
+    MIX("att", "g"),
+    MIX("ffn", "k"),
+    MIX("ffn", "r"),
+    TURNED("time_maa_w1", "time_mix_w1"),
+    TURNED("time_maa_w2", "time_mix_w2"),
+    TURNED("time_decay_w1", "time_decay_w1"),
+    TURNED("time_decay_w2", "time_decay_w2"),
+    {"blocks.*.att.time_faaaa", "blocks.*.att.time_first", false},
+    {0},
+};
+
 static void config(struct sl_load *l)
 {
     struct sl_config *c = &l->config;
+    if (sl_load_has(l, "blocks.0.att.time_mix_x") || sl_load_has(l, "blocks.0.att.time_mix_w1")) {
+        l->names = web_names;
+        sl_tuned_refuse(l);
+    }
     c->n_layers = sl_load_count_layers(l, "blocks.");
     c->d_model = sl_load_axis(l, 0, SL_D_MODEL_MAX, "emb.weight");
     c->vocab_size = sl_load_axis(l, 1, SL_VOCAB_MAX, "emb.weight");

@@ -1,6 +1,7 @@
 /* rwkv7.c: RWKV-7 "Goose" (Peng et al. 2025, arXiv:2503.14456), as BlinkDL's files hold it, and as
  * flash-linear-attention does: other names, the low-rank matrices the other way round, and
- * settings.
+ * settings. The converters of web-rwkv turn the low-rank matrices too and keep the names: only
+ * their shapes tell.
  *
  * Per head, with keys and values of N channels and S [key][value] (the paper's S transposed):
  *
@@ -19,6 +20,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/block.h"
 #include "engine/fla.h"
@@ -48,6 +50,44 @@ struct layer {
 /* --- loading ------------------------------------------------------------------------------------
  */
 
+#define TURNED(x)                                                                                  \
+    {"blocks.*.att." x "1", "blocks.*.att." x "1", true},                                          \
+    {                                                                                              \
+        "blocks.*.att." x "2", "blocks.*.att." x "2", true                                         \
+    }
+
+static const struct sl_rename web_names[] = {
+    TURNED("w"), TURNED("a"), TURNED("v"), TURNED("g"), {0},
+};
+
+/* Which way round the low-rank matrices are, by the first one that is not square. */
+static void find_layout(struct sl_load *l)
+{
+    static const char *const firsts[] = {"blocks.0.att.w1", "blocks.0.att.a1", "blocks.0.att.g1",
+                                         "blocks.1.att.v1"};
+    size_t d = l->config.d_model, n_square = 0;
+    for (size_t i = 0; i < sizeof firsts / sizeof *firsts; i++) {
+        const struct sl_tensor *t = sl_tensors_find(l->tensors, firsts[i]);
+        if (!t || t->rank != 2 || (t->shape[0] != d && t->shape[1] != d))
+            continue;
+        if (t->shape[0] != t->shape[1]) {
+            l->names = t->shape[1] == d ? web_names : NULL;
+            if (l->names)
+                sl_tuned_refuse(l);
+            return;
+        }
+        n_square++;
+    }
+    bool other = strcmp(l->tensors->container, "safetensors") == 0 &&
+                 !sl_tensors_meta(l->tensors, SL_TENSORS_CONVERTED);
+    if (n_square > 0 && other)
+        sl_load_fail(
+            l, SL_E_MODEL_UNSUPPORTED,
+            "all its low-rank matrices are square (%zu × %zu), so that BlinkDL's layout and "
+            "that of web-rwkv's converter cannot be told apart; take the .pth",
+            d, d);
+}
+
 static void config(struct sl_load *l)
 {
     struct sl_config *c = &l->config;
@@ -62,6 +102,8 @@ static void config(struct sl_load *l)
                      "blocks.0.att.r_k is %zu heads of %zu channels, which does not make the %zu "
                      "channels of emb.weight",
                      c->n_heads, c->head_size, c->d_model);
+    if (sl_load_ok(l))
+        find_layout(l);
 }
 
 /* A pair x @ w1 @ w2 with its rank in between, which is the file's to choose. Returns the floats of

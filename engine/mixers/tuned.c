@@ -8,6 +8,15 @@ void sl_tuned_load(struct sl_load *l, struct sl_tuned *t, size_t n_heads, size_t
         sl_load_grids(l, &t->v, n_heads, n, n, "blocks.%zu.att.time_state", i);
 }
 
+void sl_tuned_refuse(struct sl_load *l)
+{
+    if (sl_load_has(l, "blocks.0.att.time_state"))
+        sl_load_fail(l, SL_E_MODEL_UNSUPPORTED,
+                     "is a file of web-rwkv's converter with a tuned state in it "
+                     "(blocks.0.att.time_state), whose axes may be exchanged or not; take the .pth "
+                     "that it was made from");
+}
+
 void sl_tuned_init(const struct sl_tuned *t, float *state)
 {
     size_t n = t->n;

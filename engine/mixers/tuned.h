@@ -17,6 +17,10 @@ struct sl_tuned {
 /* Layer i's, where the model's file has one. */
 void sl_tuned_load(struct sl_load *l, struct sl_tuned *t, size_t n_heads, size_t n, size_t i);
 
+/* An error where a file of web-rwkv has one: its converters have exchanged the axes since 2025, and
+ * which one made a file does not show. */
+void sl_tuned_refuse(struct sl_load *l);
+
 /* Into a layer's zeroed matrices. */
 void sl_tuned_init(const struct sl_tuned *t, float *state);
 

@@ -38,8 +38,11 @@ static struct source sources[] = {
     {"v6-rand", "model.pth"},    {"v6-rand", "model.safetensors"},
     {"v7", "model.pth"},         {"v7", "model.safetensors"},
     {"v7-rand", "model.pth"},    {"v7-rand", "model.safetensors"},
-    {"v7-reverse", "model.pth"}, {"v5.2", CONVERTED},
-    {"v5.2-rand", CONVERTED},
+    {"v7-reverse", "model.pth"}, {"v4-rand", CONVERTED},
+    {"v5.1-rand", CONVERTED},    {"v5.2", CONVERTED},
+    {"v5.2-rand", CONVERTED},    {"v6", CONVERTED},
+    {"v6-rand", CONVERTED},      {"v7", CONVERTED},
+    {"v7-rand", CONVERTED},
 };
 
 enum { N_SOURCES = sizeof sources / sizeof *sources };
