@@ -5,8 +5,10 @@
  * kind of quotes, how a line break is spelled in a string, a comment, and white space around tags
  * where Jinja itself drops it (the marks {%- and -%}, and, as the library that reads these files
  * sets it, a line break after a block and the blanks before one). Everything else has: two
- * templates with the same digest give the same text. What makes a template of ours the same as one
- * of these was found by hand, and chat_test.c holds it to texts that the original gave. */
+ * templates with the same digest give the same text. (That RWKV's puts token 0 before a
+ * conversation is the tokenizer's to know: tokenizers/beside.c.) What makes a template of ours the
+ * same as one of these was found by hand, and chat_test.c holds it to texts that the original gave.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +29,7 @@ static const struct known {
     {"74a58728d221efe6b2944651467965e5", "llama-2"},
     {"a85c0a6e3c27ccd58d17d3989efc8065", "llama-2"},
     {"b8b9896ec3f4daeb01c6b48bea744c9f", "rwkv"},
+    {"e91b4680733b7dcca859e4966eb186da", "rwkv"}, /* of RWKV-7 in Hugging Face's folders */
     {"3b1e86789981b7ec83283d746c92bc10", "rwkv"}, /* the word rwkv-world, in GGUF files */
 };
 

@@ -61,8 +61,8 @@ static const struct sl_option options[] = {
      "Threads that compute; 0: one per core.", ALL},
     {"begin-token", SL_OPTION_STRING, AT(begin_token), NULL, 0, 0, NULL, "ID|eos|none",
      "A token that is fed to an empty session first: its id, or the tokenizer's end token. Without "
-     "it the one that the tokenizer's file puts before a text, if any; the embedded model has its "
-     "own.",
+     "it the one that the tokenizer's file, or an RWKV World folder's chat template, puts before a "
+     "text, if any; the embedded model has its own.",
      ALL},
     {"model-name", SL_OPTION_LIST, AT(model_names), NULL, 0, 0, NULL, "NAME",
      "A name that requests may give in `model`; the first is what responses say. Without it the "

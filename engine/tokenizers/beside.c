@@ -5,7 +5,9 @@
  * chat models name the end of a turn here and the end of a text there. Begin: what tokenizer.json's
  * post-processor puts in front, unless tokenizer_config.json's add_bos_token says otherwise:
  * false, nothing; true, its bos_token. (A bos_token_id in a config alone is no such order: most
- * models that have one were never fed it.) */
+ * models that have one were never fed it.) A World vocabulary has its end token, 0, by itself, and
+ * texts begin with it where the chat template does: its name stands there, which is in no
+ * vocabulary file. */
 #include "engine/tokenizers/beside.h"
 
 #include <stdio.h>
@@ -157,6 +159,24 @@ static enum sl_code read_template(struct beside *b, const char *folder, char **r
     return *ret ? SL_OK : sl_fail(b->err, SL_E_NO_MEMORY, "no memory for a chat template");
 }
 
+static size_t skip(const char *s, size_t n, size_t at, const char *chars)
+{
+    while (at < n && s[at] && strchr(chars, s[at]))
+        at++;
+    return at;
+}
+
+/* A template in Jinja's language that prints the end token before all else. */
+static bool begins_with_end(const char *s, size_t n)
+{
+    static const char name[] = "<|rwkv_tokenizer_end_of_text|>";
+    size_t k = sizeof name - 1, at = skip(s, n, 0, " \n");
+    if (n - at < 2 || memcmp(s + at, "{{", 2) != 0)
+        return false;
+    at = skip(s, n, at + 2, "- '\"");
+    return n - at >= k && memcmp(s + at, name, k) == 0;
+}
+
 enum sl_code sl_tokenizer_read_beside(struct sl_tokenizer *t, const char *folder,
                                       char **ret_template, size_t *ret_n, struct sl_error *err)
 {
@@ -175,6 +195,9 @@ enum sl_code sl_tokenizer_read_beside(struct sl_tokenizer *t, const char *folder
         c = read_begin(&b);
     if (!c)
         c = read_template(&b, folder, ret_template, ret_n);
+    if (!c && *ret_template && strcmp(sl_tokenizer_kind(t), "rwkv_world") == 0 &&
+        begins_with_end(*ret_template, *ret_n))
+        sl_tokenizer_set_begin(t, 0);
     sl_settings_close(b.tokenizer);
     sl_settings_close(b.generation);
     sl_settings_close(b.config);

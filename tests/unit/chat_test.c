@@ -277,6 +277,13 @@ static const char *recognised(const char *jinja)
     return t ? t->name : "none";
 }
 
+#define RWKV7_TEMPLATE(br, reply)                                                                  \
+    "{{ '<|rwkv_tokenizer_end_of_text|>' }}{% for message in messages %}{% if message['role'] == " \
+    "'user' %}{{'User: ' + message['content'] + '" br br "'}}{% elif message['role'] == "          \
+    "'system' %}{{'System: ' + message['content'] + '" br br "'}}{% elif message['role'] == "      \
+    "'assistant' %}{{'Assistant: ' + message['content'] + '" br br "'}}{% endif %}{% endfor %}"    \
+    "{% if add_generation_prompt %}{{ " reply " }}{% endif %}"
+
 /* The same template in other spellings, and templates that are a letter away. */
 static void known_templates(void **state)
 {
@@ -294,6 +301,9 @@ static void known_templates(void **state)
                    "'\\n' + message['content'] + '<|im_end|>' + '\\n' -}}\n{%- endfor -%}\n"
                    "  {% if add_generation_prompt %}\n{{- '<|im_start|>assistant\\n' -}}\n"
                    "{% endif %}"},
+        {"rwkv", RWKV7_TEMPLATE("\n", "'Assistant:'")}, /* as published: fla-hub/rwkv7-0.1B-g1 */
+        {"rwkv", RWKV7_TEMPLATE("\\n", "\"Assistant:\"")},
+        {"none", RWKV7_TEMPLATE("\n", "'Assistant: <think'")},
         {"none", "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
                  "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if "
                  "add_generation_prompt %}{{ '<|im_start|>assistant\\n ' }}{% endif %}"},

@@ -424,10 +424,64 @@ static void test_tokenizer(void **state)
     rule_remove(&files);
 }
 
+/* RWKV-7 as Hugging Face's folders have it: the World vocabulary, and a template that begins with
+ * its token 0; what it names as an end is none. */
+static void test_world_folder(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *parts[2];
+    } cases[] = {
+        {"{\"bos_token\":\"<|rwkv_tokenizer_end_of_text|>\",\"eos_token\":\"\\n\\n\","
+         "\"tokenizer_class\":\"RwkvTokenizer\",\"chat_template\":\""
+         "{{ '<|rwkv_tokenizer_end_of_text|>' }}{% for message in messages %}{% if "
+         "message['role'] == 'user' %}{{'User: ' + message['content'] + '\\n\\n'}}{% elif "
+         "message['role'] == 'system' %}{{'System: ' + message['content'] + '\\n\\n'}}{% elif "
+         "message['role'] == 'assistant' %}{{'Assistant: ' + message['content'] + '\\n\\n'}}"
+         "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}\"}",
+         {"tokenizer   rwkv_world, 257 ids; begins with 0; ends with 0\n", "template    rwkv\n"}},
+        /* another one that begins so */
+        {"{\"chat_template\":\"{{- \\\"<|rwkv_tokenizer_end_of_text|>\\\" }}{{ messages }}\"}",
+         {"; begins with 0; ends with 0\n", "template    not known here"}},
+        {"{\"chat_template\":\"rwkv-world\"}",
+         {"tokenizer   rwkv_world, 257 ids; ends with 0\n", "template    rwkv\n"}},
+        {"{\"chat_template\":\"{{ messages }}<|rwkv_tokenizer_end_of_text|>\"}",
+         {"257 ids; ends with 0\n", "template    not known here"}},
+        {"{\"bos_token\":\"<|rwkv_tokenizer_end_of_text|>\"}",
+         {"257 ids; ends with 0\n", "setting"}},
+    };
+    struct rule_files files;
+    size_t r = 0;
+    while (strcmp(rules[r].title, "fla_rwkv7") != 0)
+        r++;
+    rule_write(&rules[r], &files);
+    char world[96], config[96], out[65536];
+    snprintf(world, sizeof world, "%s/rwkv_vocab_v20230424.txt", files.folder);
+    snprintf(config, sizeof config, "%s/tokenizer_config.json", files.folder);
+    FILE *f = fopen(world, "w");
+    assert_non_null(f);
+    for (int i = 0; i < 256; i++) /* every byte by itself */
+        fprintf(f, "%d b'\\x%02x' 1\n", i + 1, i);
+    fclose(f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        f = fopen(config, "w");
+        assert_non_null(f);
+        fputs(cases[i].config, f);
+        fclose(f);
+        char *args[] = {name, files.folder, NULL};
+        assert_int_equal(cli_run(sl_cli_inspect, out, sizeof out, 2, args), SL_EXIT_OK);
+        assert_holds(out, cases[i].parts, 2);
+    }
+    (void)unlink(world);
+    (void)unlink(config);
+    rule_remove(&files);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_world_folder),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_directory),
