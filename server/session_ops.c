@@ -331,14 +331,12 @@ static void apply_patch(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     if (op->metadata) {
-        sl_session_shrink(op->ss, s,
-                          sl_session_charge(op->ss, op->n_metadata, s->answers_bytes,
-                                            sl_session_kept(op->ss, s)));
         sl_free(s->metadata);
         s->metadata = op->metadata;
         s->n_metadata = op->n_metadata;
         s->is_unwritable = false; /* less of them may fit */
         op->metadata = NULL;
+        sl_session_recount(op->ss, s); /* a save that ended meanwhile has counted the old one */
     }
     if (op->has_ttl)
         sl_session_set_ttl(op->ss, s, op->ttl_s);
