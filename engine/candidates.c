@@ -256,9 +256,8 @@ static void filter_top_k(struct sl_candidates *c, size_t k)
         return;
     c->has_e = false;
     /* The k-th largest top. */
-    if (k <= n_tops / TOP_K_PRUNE &&
-        sl_select_exactly(&c->select, c->top, NULL, n_tops, (double)k, &cut))
-        make_list(c, cut.key);
+    if (k <= n_tops / TOP_K_PRUNE)
+        make_list(c, sl_select_nth(&c->select, c->top, n_tops, k, c->m));
     if (sl_select_cut(&c->select, c->l, NULL, c->n, (double)c->n, (double)k, &cut))
         drop_logits(c, &cut);
     if (!c->is_list)

@@ -22,7 +22,8 @@ enum {
     SAMPLE = 1024,   /* items that are asked where the cut may lie */
     SAMPLE_RUN = 16, /* of them are neighbours in the list */
     ROUNDS = 4,      /* a list that has not become short by then will not */
-    BISECTIONS = 10  /* of the keys as whole numbers: of ten octaves to a hundredth of one */
+    BISECTIONS = 10, /* of the keys as whole numbers: of ten octaves to a hundredth of one */
+    HALVINGS = 24    /* after which keys are equal, or nearly so */
 };
 
 /* A guess is off by so many times what the sample's spread lets expect. */
@@ -231,6 +232,45 @@ static uint32_t code_at(const struct sl_select *s, const float *key, const float
             first = half + 1;
     }
     return last;
+}
+
+/* The least of the keys ≥ low; there is one. */
+static float least_from(const float *key, size_t n, float low)
+{
+    float least = INFINITY;
+    for (size_t i = 0; i < n; i++) {
+        float x = key[i] >= low ? key[i] : INFINITY;
+        least = x < least ? x : least;
+    }
+    return least;
+}
+
+float sl_select_nth(struct sl_select *s, const float *key, size_t n, size_t k, float largest)
+{
+    float low = largest, high = largest, apart = 1;
+    double there = sum_from(s, key, NULL, n, low);
+    assert(k > 0 && k <= n);
+    for (; there < (double)k; apart *= 2) {
+        high = low;
+        low = largest - apart;
+        there = sum_from(s, key, NULL, n, low);
+    }
+    for (int i = 0; i < HALVINGS && there > (double)k; i++) {
+        float half = low + (high - low) / 2;
+        double more = sum_from(s, key, NULL, n, half);
+        if (more >= (double)k) {
+            low = half;
+            there = more;
+        } else {
+            high = half;
+        }
+    }
+    if (there <= (double)k)
+        return least_from(key, n, low);
+    struct sl_cut cut;
+    bool reached = sl_select_exactly(s, key, NULL, n, (double)k, &cut); /* of many that are equal */
+    assert(reached);
+    return reached ? cut.key : low;
 }
 
 /* Two keys between which a sample says that the cut lies. It is asked for the sum of what is

@@ -56,6 +56,9 @@ bool sl_select_cut(struct sl_select *s, const float *key, const float *weight, s
 bool sl_select_exactly(struct sl_select *s, const float *key, const float *weight, size_t n,
                        double target, struct sl_cut *ret);
 
+/* The k-th largest of some thousand keys, 1 ≤ k ≤ n, by counting. largest: of all. */
+float sl_select_nth(struct sl_select *s, const float *key, size_t n, size_t k, float largest);
+
 /* The cut of a list of n_all of which only a part is given: all its items with a key as large as
  * the part's smallest, or larger. False where the part does not tell it: it may end too soon,
  * rounding could decide, or a sample of a long part misled. The part may lie in s->key and

@@ -193,13 +193,13 @@ static void test_work(void **state)
     for (size_t i = 0; i < 20; i++) /* of which 20 have the most */
         row[i * 3001 + 17] = 20 - 0.1F * (float)i;
     assert_work(row, &plain, 1.01, 0);
-    assert_work(row, &top_k, 0.02, 0);
+    assert_work(row, &top_k, 0.02, 0.4); /* of tops, a 64th of the tokens each time */
     assert_work(row, &top_p, 1.03, 0.2);
     assert_work(row, &min_p, 0.2, 0);
     assert_work(row, &typical, 1.03, 0.2);
     for (size_t i = 0; i < N_MAX; i++)
         row[i] = logit(FLAT, i);
-    assert_work(row, &top_k, 0.02, 0);
+    assert_work(row, &top_k, 0.02, 0.4);
     assert_work(row, &top_p, 1.03, 3);
     assert_work(row, &typical, 1.03, 3);
     sl_free(row);

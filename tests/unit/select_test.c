@@ -103,6 +103,8 @@ static void check(const float *w, size_t n, double target)
         assert_cut(&got, &want);
         check_part(w, n, target, &want, near);
     }
+    if (found && !w)
+        assert_true(sl_select_nth(&sel, key, n, (size_t)target, key[place[0]]) == want.key);
 }
 
 static void fill(size_t n, int kind)
@@ -146,6 +148,7 @@ static void test_cuts(void **state)
                 check(w, n, 1e-30);
             }
             check(NULL, n, 1 + slow_rnd((uint32_t)n));
+            check(NULL, n, 1 + slow_rnd(n < 60 ? (uint32_t)n : 60));
             check(NULL, n, (double)n);
             check(NULL, n, (double)n + 1);
         }
