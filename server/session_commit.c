@@ -283,6 +283,23 @@ static enum sl_code read_initial_state(struct sl_op *op)
     return c;
 }
 
+/* Where transcripts are kept, the snapshot's; else none. */
+static enum sl_code take_transcript(struct sl_op *op, const struct sl_continuation *c)
+{
+    const struct sl_sessions_options *o = &op->ss->opt;
+    struct sl_transcript *t = &op->transcript;
+    if (!op->info.transcript || !o->keep_transcript)
+        return SL_OK;
+    enum sl_code code =
+        sl_transcript_read(t, op->info.transcript, sl_model_info(o->model)->vocab_size, &op->err);
+    if (!code && !sl_tokens_end_with(t->v, t->n, c->pending, c->n_pending))
+        code = sl_fail(&op->err, SL_E_SNAPSHOT_CORRUPT,
+                       "the snapshot's \"transcript\" (%zu token ids) does not end with what its "
+                       "\"continuation\" has pending (%zu)",
+                       t->n, c->n_pending);
+    return code;
+}
+
 /* The pool's thread: checks, decodes, and encodes again under the session's own name. */
 static enum sl_code decode_and_encode(struct sl_op *op)
 {
@@ -302,9 +319,8 @@ static enum sl_code decode_and_encode(struct sl_op *op)
     if (!code && text)
         code = sl_continuation_read(&c, text, strlen(text), sl_model_info(o->model)->vocab_size,
                                     &op->err);
-    if (!code && op->info.transcript && o->keep_transcript)
-        code = sl_transcript_read(&op->transcript, op->info.transcript,
-                                  sl_model_info(o->model)->vocab_size, &op->err);
+    if (!code)
+        code = take_transcript(op, &c);
     if (code) {
         sl_continuation_done(&c);
         return code;

@@ -81,12 +81,12 @@ static enum sl_code add_turn(struct sl_decoded *l, const struct sl_store_turn *t
     return SL_OK;
 }
 
-/* What is pending after the last turn must be the end of what the turns say. */
+/* What is pending after the last turn must be the end of what the turns say; of a rebuild, of what
+ * the transcript says. */
 static enum sl_code check_last(struct sl_decoded *l, const struct sl_continuation *c,
                                const char *text, size_t n_text)
 {
-    if (c->n_pending > l->n_pending || memcmp(c->pending, l->pending + l->n_pending - c->n_pending,
-                                              c->n_pending * sizeof *c->pending) != 0)
+    if (!sl_tokens_end_with(l->pending, l->n_pending, c->pending, c->n_pending))
         return contradicts(l, "its pending tokens are not the last ones of its turns");
     if (c->paused) {
         l->paused = sl_strndup(text, n_text);
@@ -134,7 +134,7 @@ static enum sl_code replay_turns(struct sl_decoded *l, const struct sl_store_rec
             c = check_model(l, &before);
         now = &before;
     }
-    if (!c && l->n_pending)
+    if (!c)
         c = check_last(l, now, text, n_text);
     l->n_rest = c ? 0 : now->n_pending;
     l->tokens_seen = r->n_turns ? r->turns[r->n_turns - 1].tokens_seen : l->info.tokens_seen;
@@ -195,7 +195,9 @@ static enum sl_code decode_snapshot(struct sl_decoded *l, const struct sl_store_
         strcmp(l->info.session_id, l->id) != 0 || l->info.version != r->snapshot_version)
         return contradicts(l, "its snapshot is that of another session, or of another version");
     if (!l->info.continuation)
-        return SL_OK;
+        return l->rebuild && l->transcript.n
+                   ? contradicts(l, "it has a transcript, and no pending tokens")
+                   : SL_OK;
     c = sl_continuation_read(&l->cont, l->info.continuation, strlen(l->info.continuation),
                              sl_model_info(o->model)->vocab_size, &l->err);
     if (c)

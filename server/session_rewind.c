@@ -258,6 +258,12 @@ static void rebuild_in_memory(struct sl_op *op)
         sl_op_give_back(op, &op->err);
         return;
     }
+    if (!sl_tokens_end_with(s->transcript.v, s->transcript.n, s->pending, s->n_pending)) {
+        (void)sl_fail(&op->err, SL_E_STORE_CORRUPT,
+                      "the transcript of session '%s' does not end with its pending tokens", s->id);
+        sl_op_give_back(op, &op->err);
+        return;
+    }
     d->pending = sl_malloc((s->transcript.n + 1) * sizeof *d->pending);
     d->ring = sl_calloc(1, sizeof *d->ring);
     if (s->paused)

@@ -56,6 +56,13 @@ bool sl_transcript_copy(struct sl_transcript *to, const struct sl_transcript *fr
     return true;
 }
 
+bool sl_tokens_end_with(const uint32_t *all, size_t n_all, const uint32_t *v, size_t n)
+{
+    if (!n || n > n_all)
+        return !n && !n_all;
+    return memcmp(all + n_all - n, v, n * sizeof *v) == 0;
+}
+
 char *sl_transcript_text(const struct sl_transcript *t)
 {
     struct sl_buf b;

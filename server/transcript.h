@@ -27,6 +27,10 @@ void sl_transcript_add(struct sl_transcript *t, size_t n_drop, const uint32_t *v
 /* `to` is all zero. False: no memory. */
 bool sl_transcript_copy(struct sl_transcript *to, const struct sl_transcript *from);
 
+/* Do they end with these? With none only where there are none: a conversation always leaves a token
+ * that its state has not read. */
+bool sl_tokens_end_with(const uint32_t *all, size_t n_all, const uint32_t *v, size_t n);
+
 /* As a snapshot has it; NULL: no memory. sl_free(). */
 char *sl_transcript_text(const struct sl_transcript *t);
 /* t is all zero. Errors: SNAPSHOT_CORRUPT (not base64 of ids below vocab_size), NO_MEMORY. */

@@ -16,8 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/mem.h"
-#include "tests/support/node.h"
+#include "proto/buf.h"
+#include "tests/support/edited.h"
 #include "tests/support/pictures.h"
 #include "tests/support/seeded.h"
 
@@ -326,6 +328,156 @@ static void test_upload(void **state)
     node_done(&node);
 }
 
+/* --- what a client has written ---------------------------------------------------------------- */
+
+/* A snapshot with those pending tokens (NULL: without a continuation) and that transcript. */
+static struct bytes with_ids(const struct bytes *b, const char *continuation, const uint32_t *ids,
+                             size_t n)
+{
+    struct sl_buf text;
+    unsigned char bytes[64];
+    assert_true(4 * n <= sizeof bytes);
+    for (size_t i = 0; i < 4 * n; i++)
+        bytes[i] = (unsigned char)(ids[i / 4] >> 8 * (i % 4));
+    sl_buf_init(&text, 1 << 10);
+    sl_buf_put_base64(&text, bytes, 4 * n);
+    sl_buf_putc(&text, '\0');
+    assert_int_equal(sl_buf_code(&text, NULL), SL_OK);
+    struct bytes half = with_metadata(b, "continuation", continuation);
+    struct bytes r = with_metadata(&half, "transcript", text.data);
+    sl_free(half.p);
+    sl_buf_done(&text);
+    return r;
+}
+
+#define PENDING "{\"pending\":[97,98,99]}"
+
+static const struct {
+    const char *continuation;
+    uint32_t ids[4];
+    size_t n;
+} contradictions[] = {
+    {PENDING, {0}, 0},
+    {PENDING, {98, 99}, 2},
+    {PENDING, {96, 97, 98, 98}, 4},
+    {NULL, {97, 98, 99}, 3},
+};
+
+/* A transcript that does not end with what is pending makes no session, and changes none. */
+static void contradicting_upload(const char *store)
+{
+    begin(1, store, "--keep-transcript", NULL);
+    struct client *c = node.a.client;
+    talk(c, "it", false);
+    struct bytes b = snapshot_get(c, "it", ""), edited;
+    char line[160];
+    snprintf(line, sizeof line, "If-Match: %s", b.etag);
+    for (size_t i = 0; i < sizeof contradictions / sizeof contradictions[0]; i++) {
+        edited = with_ids(&b, contradictions[i].continuation, contradictions[i].ids,
+                          contradictions[i].n);
+        struct reply *r = snapshot_put(c, "bad", edited.p, edited.n, NULL);
+        assert_non_null(strstr(r->body, "transcript"));
+        expect_error(r, 422, "snapshot_corrupt", NULL);
+        expect_error(session_post(c, "bad", "/rebuild"), 404, "session_not_found", "session");
+        expect_error(snapshot_put(c, "it", edited.p, edited.n, line), 422, "snapshot_corrupt",
+                     NULL);
+        sl_free(edited.p);
+    }
+    edited = with_ids(&b, PENDING, (const uint32_t[]){96, 97, 98, 99}, 4);
+    reply_free(expect(snapshot_put(c, "good", edited.p, edited.n, NULL), 201));
+    struct reply *r = expect(session_post(c, "good", "/rebuild"), 200);
+    assert_int_equal(int_at(r->json, "replayed_tokens"), 1);
+    reply_free(r);
+    sl_free(edited.p);
+    edited = with_ids(&b, NULL, NULL, 0); /* an empty conversation */
+    reply_free(expect(snapshot_put(c, "none", edited.p, edited.n, NULL), 201));
+    reply_free(expect(session_post(c, "none", "/rebuild"), 200));
+    sl_free(edited.p);
+    sl_free(b.p);
+    rebuild(c, "it", TURNS + 1);
+    must_be_as_if_given(c, "it");
+    node_done(&node);
+}
+
+static void test_contradicting_upload(void **state)
+{
+    (void)state;
+    contradicting_upload("memory");
+    contradicting_upload(NULL);
+}
+
+/* The metadata's digest, over those of a file that has them in order. */
+static void put_digest(json_t *metadata)
+{
+    struct sl_digest d;
+    unsigned char bytes[SL_DIGEST_BYTES];
+    char hex[2 * SL_DIGEST_BYTES + 1];
+    const char *key;
+    json_t *v;
+    sl_digest_begin(&d);
+    json_object_foreach(metadata, key, v)
+    {
+        if (strstr(key, ".xxh3"))
+            continue;
+        sl_digest_add(&d, key, strlen(key) + 1);
+        sl_digest_add(&d, json_string_value(v), json_string_length(v) + 1);
+    }
+    sl_digest_end(&d, bytes);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+    json_object_set_new(metadata, "metadata.xxh3", json_string(hex));
+}
+
+/* The stored file with another value (NULL: without), and as long as before. */
+static void edit_stored(const char *path, const char *key, const char *value)
+{
+    struct bytes b = {.p = sl_malloc(1 << 20)};
+    FILE *f = fopen(path, "r+b");
+    assert_true(f && b.p);
+    b.n = fread(b.p, 1, 1 << 20, f);
+    size_t n = header_length(&b);
+    json_t *h = header_of(&b), *m = json_object_get(h, "__metadata__");
+    if (value)
+        json_object_set_new(m, key, json_string(value));
+    else
+        json_object_del(m, key);
+    put_digest(m);
+    char *text = json_dumps(h, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    assert_in_range(strlen(text), 1, n);
+    memset(b.p + 8, ' ', n);
+    memcpy(b.p + 8, text, strlen(text));
+    rewind(f);
+    assert_int_equal(fwrite(b.p, 1, b.n, f), b.n);
+    assert_int_equal(fclose(f), 0);
+    free(text);
+    json_decref(h);
+    sl_free(b.p);
+}
+
+/* What earlier versions have let into a store is an error. */
+static void contradicting_store(const char *key, const char *value)
+{
+    char path[512];
+    begin(1, NULL, "--keep-transcript", NULL);
+    talk(node.a.client, "it", true);
+    reply_free(expect(session_post(node.a.client, "it", "/pause"), 200));
+    node_stop(&node);
+    assert_true(find_snapshot(node.dir, path, sizeof path));
+    edit_stored(path, key, value);
+    with(1, NULL, "--keep-transcript", NULL);
+    expect_error(session_post(node.a.client, "it", "/rebuild"), 500, "store_corrupt", NULL);
+    reply_free(expect(post(node.a.client, "/v1/sessions", "{'id':'next','prompt':'x'}"), 201));
+    node_done(&node);
+}
+
+static void test_contradicting_store(void **state)
+{
+    (void)state;
+    contradicting_store("transcript", "");
+    contradicting_store("transcript", "AQAAAAIAAAADAAAA"); /* 1, 2, 3 */
+    contradicting_store("continuation", NULL);
+}
+
 /* A drain that does not wait for a rebuild leaves the session as it was, whether the rebuild is
  * reading or waits for another turn's end; the server ends as it should. */
 static void test_drained(void **state)
@@ -369,10 +521,15 @@ static void test_drained(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_model),    cmocka_unit_test(test_after_a_rewind),
-        cmocka_unit_test(test_another_model), cmocka_unit_test(test_damaged_snapshot),
-        cmocka_unit_test(test_none),          cmocka_unit_test(test_upload),
+        cmocka_unit_test(test_same_model),
+        cmocka_unit_test(test_after_a_rewind),
+        cmocka_unit_test(test_another_model),
+        cmocka_unit_test(test_damaged_snapshot),
+        cmocka_unit_test(test_none),
+        cmocka_unit_test(test_upload),
         cmocka_unit_test(test_drained),
+        cmocka_unit_test(test_contradicting_upload),
+        cmocka_unit_test(test_contradicting_store),
     };
     return cmocka_run_group_tests(tests, NULL, abandon);
 }

@@ -2,8 +2,7 @@
  * smaller dtypes; edited files; what is refused; sessions that the client keeps itself (issue 3,
  * points 1 and 7).
  *
- * The files are taken apart here by hand (a length, a JSON header, data), not by the code that
- * wrote them. */
+ * The files are taken apart by hand: edited.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +17,7 @@
 
 #include "engine/base/mem.h"
 #include "proto/buf.h"
-#include "tests/support/node.h"
+#include "tests/support/edited.h"
 
 /* Two servers of the same model that share nothing, and one of another model. */
 static struct node one, two, other;
@@ -40,60 +39,6 @@ static void same_next(struct client *c, const char *a, struct client *d, const c
     output_same(&x.o, &y.o);
     gen_done(&x);
     gen_done(&y);
-}
-
-/* --- a file, by hand ---------------------------------------------------------------------------*/
-
-static size_t header_length(const struct bytes *b)
-{
-    uint64_t n = 0;
-    for (int i = 0; i < 8; i++)
-        n |= (uint64_t)(unsigned char)b->p[i] << 8 * i;
-    assert_true(n <= b->n - 8);
-    return (size_t)n;
-}
-
-static json_t *header_of(const struct bytes *b)
-{
-    json_t *h = json_loadb(b->p + 8, header_length(b), 0, NULL);
-    assert_non_null(h);
-    return h;
-}
-
-/* The same data under another header. */
-static struct bytes with_header(const struct bytes *b, const json_t *header)
-{
-    char *text = json_dumps(header, JSON_COMPACT | JSON_PRESERVE_ORDER);
-    size_t n = strlen(text), padded = (n + 7) / 8 * 8, n_data = b->n - 8 - header_length(b);
-    struct bytes r = {.n = 8 + padded + n_data};
-    r.p = sl_malloc(r.n);
-    assert_non_null(r.p);
-    for (int i = 0; i < 8; i++)
-        r.p[i] = (char)(padded >> 8 * i);
-    memset(r.p + 8, ' ', padded);
-    memcpy(r.p + 8, text, n);
-    memcpy(r.p + 8 + padded, b->p + 8 + header_length(b), n_data);
-    free(text);
-    return r;
-}
-
-/* One metadata entry changed; value NULL: gone. The digest of the metadata goes, as it must. */
-static struct bytes with_metadata(const struct bytes *b, const char *key, const char *value)
-{
-    json_t *h = header_of(b), *m = json_object_get(h, "__metadata__");
-    if (value)
-        json_object_set_new(m, key, json_string(value));
-    else
-        json_object_del(m, key);
-    json_object_del(m, "metadata.xxh3");
-    struct bytes r = with_header(b, h);
-    json_decref(h);
-    return r;
-}
-
-static const char *metadata_of(const json_t *header, const char *key)
-{
-    return json_string_value(json_object_get(json_object_get(header, "__metadata__"), key));
 }
 
 /* --- there and back ----------------------------------------------------------------------------*/
