@@ -62,24 +62,31 @@ uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint
 }
 
 static uint64_t kept_with(const struct sl_sessions *ss, const struct sl_session *s,
-                          uint64_t n_names)
+                          uint64_t n_names, uint64_t tokens_seen)
 {
     uint64_t state = sl_model_info(ss->opt.model)->state_bytes;
     uint64_t named = (s->n_names + n_names) * state, kept = s->kept_bytes, transcript = 0;
-    if (ss->opt.keep_transcript && s->tokens_seen <= SL_TRANSCRIPT_MAX)
-        transcript = s->tokens_seen * sizeof(uint32_t);
+    if (ss->opt.keep_transcript && tokens_seen <= SL_TRANSCRIPT_MAX)
+        transcript = tokens_seen * sizeof(uint32_t);
     return (kept > named ? kept : named) + transcript;
 }
 
 uint64_t sl_session_kept(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return sl_session_is_ephemeral(s) ? 0 : kept_with(ss, s, 0);
+    return sl_session_is_ephemeral(s) ? 0 : kept_with(ss, s, 0, s->tokens_seen);
 }
 
 uint64_t sl_session_charge_more(const struct sl_sessions *ss, const struct sl_session *s,
                                 uint64_t n_names)
 {
-    return sl_session_charge(ss, s->n_metadata, s->answers_bytes, kept_with(ss, s, n_names));
+    return sl_session_charge(ss, s->n_metadata, s->answers_bytes,
+                             kept_with(ss, s, n_names, s->tokens_seen));
+}
+
+uint64_t sl_session_charge_seen(const struct sl_sessions *ss, const struct sl_session *s,
+                                size_t n_metadata, uint64_t tokens_seen)
+{
+    return sl_session_charge(ss, n_metadata, s->answers_bytes, kept_with(ss, s, 0, tokens_seen));
 }
 
 uint64_t sl_sessions_kept(const struct sl_sessions *ss)

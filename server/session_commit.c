@@ -234,6 +234,7 @@ static void restore_fails(struct sl_op *op, const struct sl_error *err)
 {
     sl_tenant_return_tokens(op->s->owner, op->taken, uv_now(op->ss->opt.loop));
     op->taken = 0;
+    sl_session_recount(op->ss, op->s); /* what was taken for it goes, too */
     if (op->is_new)
         sl_op_undo_new(op, err);
     else
@@ -351,6 +352,7 @@ static enum sl_code encode_own(struct sl_op *op)
     own.session_id = op->s->id;
     memcpy(own.incarnation, op->s->incarnation, sizeof own.incarnation);
     own.version = op->version;
+    own.tokens_seen = op->tokens_seen;
     own.metadata = op->s->metadata || !op->is_new ? op->s->metadata : op->info.metadata;
     own.continuation = op->n_pending ? op->info.continuation : NULL;
     own.dtype = SL_DTYPE_F32;
@@ -370,23 +372,23 @@ static void restore_work(uv_work_t *work)
 {
     struct sl_op *op = work->data;
     op->code = decode_and_encode(op);
-    op->tokens_seen = op->info.tokens_seen;
+    op->tokens_seen = op->transcript.whole ? op->transcript.n : op->info.tokens_seen;
     if (!op->code && op->is_new && op->info.version > op->version)
         op->version = op->info.version;
     if (!op->code && sl_session_writes_turns(op->ss, op->s))
         op->code = encode_own(op);
 }
 
-/* A new session that was given no metadata has those of the snapshot. */
-static enum sl_code take_metadata(struct sl_op *op)
+/* A new session that was given no metadata has those of the snapshot. They count, and so does the
+ * transcript. */
+static enum sl_code take_texts(struct sl_op *op)
 {
     struct sl_session *s = op->s;
-    const char *text = op->info.metadata;
-    if (!op->is_new || s->metadata || !text)
-        return SL_OK;
-    size_t n = strlen(text);
-    enum sl_code c = sl_session_grow(op->ss, s, sl_session_charge(op->ss, n, 0, 0), &op->err);
-    if (c)
+    const char *text = op->is_new && !s->metadata ? op->info.metadata : NULL;
+    size_t n = text ? strlen(text) : s->n_metadata;
+    uint64_t bytes = sl_session_charge_seen(op->ss, s, n, op->tokens_seen);
+    enum sl_code c = sl_session_grow(op->ss, s, bytes, &op->err);
+    if (c || !text)
         return c;
     s->metadata = sl_strndup(text, n);
     if (!s->metadata)
@@ -404,7 +406,7 @@ static void on_restore_work(uv_work_t *work, int status)
     if (!op->code)
         op->code = take_pending(op);
     if (!op->code)
-        op->code = take_metadata(op);
+        op->code = take_texts(op);
     if (op->code) {
         restore_fails(op, &op->err);
         return;

@@ -67,15 +67,26 @@ static void release_source(struct sl_op *op)
     start_forks(ss);
 }
 
+/* What comes with it besides its state. */
+static enum sl_code take_quotas(struct sl_op *op, const struct sl_session *from,
+                                struct sl_error *err)
+{
+    struct sl_session *s = op->s;
+    uint64_t bytes = sl_session_charge_seen(op->ss, s, s->n_metadata, from->tokens_seen);
+    return sl_session_grow(op->ss, s, bytes, err);
+}
+
 static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)
 {
     struct sl_op *op = arg;
     struct sl_session *s = op->s;
-    struct sl_error no_memory;
+    struct sl_error own;
     if (!err && !copy_rest(s, from)) {
-        (void)sl_fail(&no_memory, SL_E_NO_MEMORY, "no memory for a session");
-        err = &no_memory;
+        (void)sl_fail(&own, SL_E_NO_MEMORY, "no memory for a session");
+        err = &own;
     }
+    if (!err && take_quotas(op, from, &own))
+        err = &own;
     if (!err) {
         if (from->state)
             sl_slab_ref(op->ss->opt.slab, from->state);

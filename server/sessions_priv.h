@@ -98,6 +98,9 @@ uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint
 /* Of a session as it is, with so many named checkpoints more. */
 uint64_t sl_session_charge_more(const struct sl_sessions *ss, const struct sl_session *s,
                                 uint64_t n_names);
+/* Of a session as it is, but with so many metadata, and with the transcript of so many tokens. */
+uint64_t sl_session_charge_seen(const struct sl_sessions *ss, const struct sl_session *s,
+                                size_t n_metadata, uint64_t tokens_seen);
 /* What is kept of it has changed: that is counted, and not refused. */
 void sl_session_recount(struct sl_sessions *ss, struct sl_session *s);
 uint64_t sl_answer_charge(size_t n_key, size_t n_body);

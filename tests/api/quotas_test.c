@@ -15,8 +15,8 @@
 
 #include "engine/base/mem.h"
 #include "proto/buf.h"
+#include "tests/support/edited.h"
 #include "tests/support/key_file.h"
-#include "tests/support/node.h"
 #include "tests/support/redis.h"
 
 #define KEY_A "Authorization: Bearer key-of-tenant-a"
@@ -28,8 +28,8 @@ enum { AT_ONCE = 12 };
 static struct api api;
 static struct node node;
 static struct redis redis;
-static const char *kind; /* of the store */
-static bool one_runs;    /* and the others wait */
+static const char *kind;   /* of the store */
+static const char *option; /* one more of the server; NULL: none */
 
 /* --- servers -----------------------------------------------------------------------------------*/
 
@@ -48,9 +48,17 @@ static void write_keys(const char *line)
 static void start(const char *line)
 {
     write_keys(line);
-    const char *options[] = {
-        "--tokenizer=bytes",         "--model",    seeded_bytes_model(), "--api-keys", key_file,
-        "--max-queued-prefill=1000", "--lease=3s", "--store-timeout=1s", NULL,         NULL};
+    const char *options[] = {"--tokenizer=bytes",
+                             "--model",
+                             seeded_bytes_model(),
+                             "--api-keys",
+                             key_file,
+                             "--max-queued-prefill=1000",
+                             "--lease=3s",
+                             "--store-timeout=1s",
+                             option,
+                             NULL,
+                             NULL};
     enum { FREE = 8 };
     char store[100];
     if (!strcmp(kind, "dir")) {
@@ -61,9 +69,7 @@ static void start(const char *line)
         if (!strcmp(kind, "redis")) {
             redis_init(&redis, "quotas", NULL);
             snprintf(store, sizeof store, "--store=%s", redis.spec);
-            options[FREE] = store;
-        } else if (one_runs) {
-            options[FREE] = "--max-running=1";
+            options[option ? FREE + 1 : FREE] = store;
         }
         api_start(&api, options);
     }
@@ -81,7 +87,7 @@ static int stop(void **state)
         redis_done(&redis);
     redis = (struct redis){0};
     api = (struct api){0};
-    one_runs = false;
+    option = NULL;
     key_file_remove();
     return 0;
 }
@@ -95,7 +101,7 @@ static int with_memory(void **state)
 
 static int with_one_running(void **state)
 {
-    one_runs = true;
+    option = "--max-running=1"; /* and the others wait */
     return with_memory(state);
 }
 
@@ -364,6 +370,79 @@ static void test_bytes(void **state)
     } else {
         assert_true(figure("slate_tenant_bytes{tenant=\"a\"}") == 0);
     }
+}
+
+enum { TRANSCRIPT = 100000 };
+
+/* A session's snapshot with a transcript of so many tokens that ends as its own, and with the
+ * number of tokens that a client says. */
+static struct bytes with_transcript(const struct bytes *b, uint32_t last, const char *seen)
+{
+    struct sl_buf text;
+    uint32_t *ids = sl_calloc(TRANSCRIPT, sizeof *ids);
+    assert_non_null(ids);
+    unsigned char *end = (unsigned char *)(ids + TRANSCRIPT - 1);
+    for (int i = 0; i < 4; i++)
+        end[i] = (unsigned char)(last >> 8 * i);
+    sl_buf_init(&text, 16 << 20);
+    sl_buf_put_base64(&text, ids, TRANSCRIPT * sizeof *ids);
+    sl_buf_putc(&text, '\0');
+    assert_int_equal(sl_buf_code(&text, NULL), SL_OK);
+    struct bytes half = with_metadata(b, "session.tokens_seen", seen);
+    struct bytes r = with_metadata(&half, "transcript", text.data);
+    sl_free(half.p);
+    sl_free(ids);
+    sl_buf_done(&text);
+    return r;
+}
+
+/* An uploaded transcript counts as what it is, whatever its snapshot says of it. */
+static void test_transcripts(void **state)
+{
+    (void)state;
+    static const char *const seen[] = {"100000", NULL, "3000000", "1"};
+    option = "--keep-transcript";
+    start("bytes=1GiB");
+    struct client *c = api.client;
+    int64_t state_n = state_bytes();
+    assert_true(state_n < TRANSCRIPT);
+    made(post(c, "/v1/sessions", "{'id':'small','prompt':'abc'}"));
+    struct bytes b = snapshot_get(c, "small", ""), e;
+    set_quota("bytes", 3 * state_n + 6 * TRANSCRIPT);
+    for (size_t i = 0; i < sizeof seen / sizeof seen[0]; i++) {
+        struct call *k[4];
+        size_t n_made = 0;
+        e = with_transcript(&b, 'c', seen[i]);
+        struct reply *r = expect(snapshot_put(c, "big", e.p, e.n, NULL), 201);
+        assert_int_equal(int_at(r->json, "tokens_seen"), TRANSCRIPT);
+        assert_int_equal(int_at(r->json, "kept_bytes"), 4 * TRANSCRIPT);
+        reply_free(r);
+        over(snapshot_put(c, "bigger", e.p, e.n, NULL), "bytes", 0);
+        over(snapshot_put(c, "small", e.p, e.n, "If-Match: *"), "bytes", 0);
+        over(post(c, session_path("big", "/fork"), "{'id':'bigger'}"), "bytes", 0);
+        expect_error(get(c, session_path("bigger", "")), 404, "session_not_found", "session");
+        assert_int_equal(session_version(c, "small"), 1);
+        gone("big");
+        for (int j = 0; j < 4; j++) {
+            char path[40];
+            snprintf(path, sizeof path, "/v1/sessions/big%d/snapshot", j);
+            k[j] = call_start(c, "PUT", path, NULL, e.p, e.n);
+        }
+        for (int j = 0; j < 4; j++) {
+            r = call_finish(k[j]);
+            n_made += r->status == 201;
+            if (r->status == 201)
+                reply_free(r);
+            else
+                over(r, "bytes", 0);
+        }
+        assert_int_equal(n_made, 1);
+        for (int j = 0; j < 4; j++)
+            reply_free(del(c, session_path((char[]){'b', 'i', 'g', (char)('0' + j), 0}, "")));
+        assert_int_equal(listed(), 1);
+        sl_free(e.p);
+    }
+    sl_free(b.p);
 }
 
 /* --- turns -------------------------------------------------------------------------------------*/
@@ -764,6 +843,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bytes, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_bytes, with_dir, stop),
         cmocka_unit_test_setup_teardown(test_bytes, with_redis, stop),
+        cmocka_unit_test_setup_teardown(test_transcripts, with_memory, stop),
+        cmocka_unit_test_setup_teardown(test_transcripts, with_dir, stop),
+        cmocka_unit_test_setup_teardown(test_transcripts, with_redis, stop),
         cmocka_unit_test_setup_teardown(test_running, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_tokens, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_pending_tokens, with_one_running, stop),
