@@ -127,7 +127,8 @@ static void install(struct load *l)
     d->ring = NULL;
     d->paused = NULL;
     s->in_memory = true;
-    s->reread_tokens = sl_session_unread(s);
+    s->n_reread = d->n_pending - d->n_rest;
+    s->reread_tokens = sl_unread(s->n_pending);
     l->ss->stats.reread_tokens += s->reread_tokens;
 }
 

@@ -57,7 +57,7 @@ static bool wants_snapshot(const struct sl_sessions *ss, const struct sl_session
 {
     enum { FIXED = 128 << 10, IN_QUARTER = 64 << 20 }; /* bytes of a snapshot */
     double cost = (double)(sl_model_info(ss->opt.model)->state_bytes + FIXED) / IN_QUARTER;
-    size_t unread = sl_session_unread(s); /* of a turn that ended before it came to them */
+    size_t unread = sl_unread(s->n_pending); /* of a turn that ended before it came to them */
     if (!sl_session_writes_turns(ss, s))
         return false;
     return s->replay_tokens > ss->opt.replay_limit ||
@@ -218,22 +218,8 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
  * -----------------------------------------------------------------------------------------------
  */
 
-/* A turn takes of the quota what it brings itself, not what was pending before it: that was taken
- * when it came. Of what a client uploads, all but the one that any turn leaves is taken here. */
-static enum sl_code take_pending(struct sl_op *op)
-{
-    uint64_t n = op->n_pending > 1 ? op->n_pending - 1 : 0;
-    enum sl_code c =
-        n ? sl_tenant_take_tokens(op->s->owner, n, uv_now(op->ss->opt.loop), &op->err) : SL_OK;
-    if (!c)
-        op->taken = n;
-    return c;
-}
-
 static void restore_fails(struct sl_op *op, const struct sl_error *err)
 {
-    sl_tenant_return_tokens(op->s->owner, op->taken, uv_now(op->ss->opt.loop));
-    op->taken = 0;
     sl_session_recount(op->ss, op->s); /* what was taken for it goes, too */
     if (op->is_new)
         sl_op_undo_new(op, err);
@@ -404,7 +390,7 @@ static void on_restore_work(uv_work_t *work, int status)
     struct sl_session *s = op->s;
     (void)status;
     if (!op->code)
-        op->code = take_pending(op);
+        op->code = sl_op_take_pending(op, op->n_pending, &op->err);
     if (!op->code)
         op->code = take_texts(op);
     if (op->code) {

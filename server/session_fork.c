@@ -25,6 +25,7 @@ static bool copy_rest(struct sl_session *s, const struct sl_session *from)
             return false;
         memcpy(s->pending, from->pending, from->n_pending * sizeof *s->pending);
         s->n_pending = from->n_pending;
+        s->n_reread = from->n_reread;
     }
     if (from->ring) {
         s->ring = sl_malloc(sizeof *s->ring);
@@ -67,13 +68,14 @@ static void release_source(struct sl_op *op)
     start_forks(ss);
 }
 
-/* What comes with it besides its state. */
+/* What comes with it besides its state. What stored turns had read is free. */
 static enum sl_code take_quotas(struct sl_op *op, const struct sl_session *from,
                                 struct sl_error *err)
 {
     struct sl_session *s = op->s;
     uint64_t bytes = sl_session_charge_seen(op->ss, s, s->n_metadata, from->tokens_seen);
-    return sl_session_grow(op->ss, s, bytes, err);
+    enum sl_code c = sl_session_grow(op->ss, s, bytes, err);
+    return c ? c : sl_op_take_pending(op, from->n_pending - from->n_reread, err);
 }
 
 static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)

@@ -83,6 +83,22 @@ struct sl_op *sl_op_begin(struct sl_sessions *ss, struct sl_session *s, const ch
     return NULL;
 }
 
+enum sl_code sl_op_take_pending(struct sl_op *op, size_t n_pending, struct sl_error *err)
+{
+    uint64_t n = sl_unread(n_pending);
+    enum sl_code c =
+        n ? sl_tenant_take_tokens(op->s->owner, n, uv_now(op->ss->opt.loop), err) : SL_OK;
+    if (!c)
+        op->taken = n;
+    return c;
+}
+
+static void return_tokens(struct sl_op *op)
+{
+    sl_tenant_return_tokens(op->s->owner, op->taken, uv_now(op->ss->opt.loop));
+    op->taken = 0;
+}
+
 bool sl_session_is_quiet_now(const struct sl_session *s)
 {
     return !s->readying && !s->saving && !s->evicting && !s->n_pins && !(s->going && s->n_forks);
@@ -137,6 +153,8 @@ void sl_op_give_back(struct sl_op *op, const struct sl_error *err)
     bool release = s->fence && !s->lease_lost && !s->vanished;
     if (err != &op->err)
         op->err = err ? *err : (struct sl_error){0};
+    if (err)
+        return_tokens(op);
     if (!release) {
         on_given_back(op, SL_OK, NULL);
         return;
@@ -183,6 +201,7 @@ void sl_op_undo_new(struct sl_op *op, const struct sl_error *err)
 {
     if (err != &op->err)
         op->err = *err;
+    return_tokens(op);
     op->s->going = true;
     sl_op_when_quiet(op, undo_quiet);
 }

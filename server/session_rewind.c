@@ -204,6 +204,10 @@ static void use_past(struct sl_op *op)
     }
     op->tokens_seen = d->tokens_seen;
     op->n_replayed = n_read;
+    if (!d->rebuild && sl_op_take_pending(op, op->n_pending, &op->err)) {
+        past_fails(op, &op->err);
+        return;
+    }
     if (!d->has_state && !n_read)
         sl_model_state_init(ss->opt.model, op->decoded);
     if (n_read)
@@ -311,6 +315,9 @@ static void rewind_in_memory(struct sl_op *op)
     if (!op->from && !sl_session_prepare_point(op->ss, op->s)) {
         no_memory(op);
     } else if (sl_session_take_point(op, source_of(op), &copied)) {
+        past_fails(op, &op->err);
+    } else if (sl_op_take_pending(op, op->n_pending, &op->err)) {
+        sl_slab_unref(op->ss->opt.slab, op->state);
         past_fails(op, &op->err);
     } else if (copied) {
         take_past(op);

@@ -34,7 +34,7 @@ void sl_session_hand_over(struct sl_session *s)
 {
     s->state = NULL;
     s->pending = NULL;
-    s->n_pending = 0;
+    s->n_pending = s->n_reread = 0;
     s->ring = NULL;
     s->paused = NULL;
     s->n_paused = 0;

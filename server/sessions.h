@@ -62,6 +62,7 @@ struct sl_session {
     void *state;                  /* a reference to a slot; NULL: the initial state */
     uint32_t *pending;            /* what the state has not consumed: fed first by the next turn */
     size_t n_pending;             /* 0: the session is empty; else usually 1 (continuation.h) */
+    size_t n_reread;              /* the first so many of them: of turns that had read them */
     struct sl_penalty_ring *ring; /* NULL: empty */
     char *paused;                 /* JSON of the continuation while a turn is paused, or NULL */
     size_t n_paused;
@@ -120,6 +121,12 @@ struct sl_session {
     struct sl_session *newer, *older; /* by last use, among those with a place */
     struct sl_session *next_in_line;  /* waiting for a place */
 };
+
+/* Of so many pending tokens those that no turn has read: any leaves the last one. */
+static inline size_t sl_unread(size_t n_pending)
+{
+    return n_pending > 1 ? n_pending - 1 : 0;
+}
 
 /* dst has room for the longest. */
 static inline void sl_session_copy_id(char dst[SL_SESSION_ID_MAX + 1], const struct sl_session *s)
@@ -207,7 +214,8 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
  * and metadata are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens
  * and ring are the same, the incarnation is a new one. id NULL: one is made that begins as the
  * other's, up to
- * "--". Errors as create, and those of a load. */
+ * "--". What is pending is taken of the quota of tokens again, as an upload's is. Errors as create,
+ * and those of a load. */
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
                       const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
                       sl_session_done *cb, void *arg);
@@ -241,8 +249,8 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
  * and paused turn of then, to the bit. What was kept for retries stays: a key that was answered is
  * never run a second time. *ret (may be NULL) is, before the callback, which version that was, and
  * how many tokens were read again on the way from an earlier snapshot. Errors:
- * CHECKPOINT_NOT_FOUND (names what is kept), SESSION_BUSY, SERVER_FULL, DRAINING, those of a load,
- * the store's. */
+ * CHECKPOINT_NOT_FOUND (names what is kept), SESSION_BUSY, SERVER_FULL, DRAINING, QUOTA_EXCEEDED
+ * (what is pending, as a fork's), those of a load, the store's. */
 struct sl_past {
     uint64_t version, n_replayed;
 };

@@ -172,12 +172,6 @@ void sl_decoded_init(struct sl_decoded *l, const struct sl_sessions *ss,
 SL_NODISCARD enum sl_code sl_decode_record(struct sl_decoded *l, const struct sl_store_record *r);
 void sl_decoded_done(struct sl_decoded *l); /* but for `state` */
 
-/* Tokens that its state has not seen, but for the one that a turn leaves so. */
-static inline size_t sl_session_unread(const struct sl_session *s)
-{
-    return s->n_pending > 1 ? s->n_pending - 1 : 0;
-}
-
 bool sl_session_is_quiet_now(const struct sl_session *s);
 struct sl_op;
 /* session_ops.c: calls when nobody reads or writes s any more; the op has the lease. */
@@ -301,6 +295,12 @@ void sl_op_make(struct sl_op *op, const char *tenant, const char *id, struct sl_
 void sl_op_keep_new(struct sl_op *op);
 void sl_op_keep_empty(struct sl_op *op); /* written first, where new sessions are */
 void sl_op_undo_new(struct sl_op *op, const struct sl_error *err);
+
+/* A turn takes of the quota of tokens what it brings itself, not what was pending before it. So
+ * that is taken once, when it comes otherwise (uploaded, or with a fork or a rewind), but for the
+ * one that any turn leaves. An op that fails gives it back. Errors: QUOTA_EXCEEDED. */
+SL_NODISCARD enum sl_code sl_op_take_pending(struct sl_op *op, size_t n_pending,
+                                             struct sl_error *err);
 
 static inline bool sl_session_is_ephemeral(const struct sl_session *s)
 {

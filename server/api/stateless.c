@@ -26,12 +26,11 @@ void sl_stateless_forget(struct sl_generation *g)
     g->ephemeral = NULL;
 }
 
-/* The session is nobody's: what came pending is of the caller's tokens (see take_pending() of
- * session_commit.c). */
+/* The session is nobody's: what came pending is of the caller's tokens (see sl_op_take_pending()).
+ */
 static enum sl_code run(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
 {
-    uint64_t n = s->n_pending > 1 ? s->n_pending - 1 : 0,
-             now = uv_now(sl_server_loop(g->app->server));
+    uint64_t n = sl_unread(s->n_pending), now = uv_now(sl_server_loop(g->app->server));
     enum sl_code c = n ? sl_tenant_take_tokens(g->tenant, n, now, err) : SL_OK;
     if (c)
         return c;

@@ -622,6 +622,65 @@ static void test_pending_tokens(void **state)
     sl_free(b.p);
 }
 
+static void two_tokens(const char *id, double *used)
+{
+    reply_free(expect(post(api.client, "/v1/generate",
+                           "{'session':'%s','prompt':'x','max_tokens':1,'ignore_eos':true}", id),
+                      200));
+    assert_true(tokens() == (*used += 2));
+}
+
+/* What is pending is taken again with each session that is made of it, and with each way back. */
+static void test_forked_tokens(void **state)
+{
+    (void)state;
+    enum { N = 500 };
+    char text[8 * N] = "{\"pending\":[97";
+    option = "--keep-turns=4";
+    start("tokens-per-minute=60000");
+    struct client *c = api.client;
+    made(post(c, "/v1/sessions", "{'id':'base','prompt':'abc'}"));
+    struct bytes b = snapshot_get(c, "base", "");
+    for (int i = 1; i < N; i++)
+        memcpy(text + strlen(text), i < N - 1 ? ",97" : ",97]}", i < N - 1 ? 4 : 6);
+    struct bytes e = with_metadata(&b, "continuation", text);
+    double used = tokens();
+    made(snapshot_put(c, "src", e.p, e.n, NULL));
+    made(snapshot_put(c, "kept", e.p, e.n, NULL));
+    assert_true(tokens() == (used += 2 * (N - 1)));
+    made(post(c, session_path("src", "/fork"), "{'id':'f'}"));
+    made(post(c, "/v1/sessions", "{'id':'g','from':'src'}"));
+    assert_true(tokens() == (used += 2 * (N - 1)));
+    two_tokens("f", &used);
+    two_tokens("src", &used);
+    made(post(c, session_path("f", "/fork"), "{'id':'one'}"));
+    assert_true(tokens() == used);
+    reply_free(expect(post(c, session_path("src", "/rewind"), "{'version':1}"), 200));
+    made(post(c, session_path("src", "/fork"), "{'id':'past','version':1}"));
+    assert_true(tokens() == (used += 2 * (N - 1)));
+    reply_free(expect(post(c, session_path("src", "/rewind"), "{'version':2}"), 200));
+    assert_true(tokens() == used); /* a turn that is stored is read again for nothing */
+    set_quota("tokens-per-minute", N / 2);
+    over(post(c, session_path("kept", "/fork"), "{'id':'no'}"), "tokens-per-minute", 0);
+    over(post(c, session_path("src", "/fork"), "{'id':'no','version':1}"), "tokens-per-minute", 0);
+    over(post(c, session_path("src", "/rewind"), "{'version':1}"), "tokens-per-minute", 0);
+    expect_error(get(c, session_path("no", "")), 404, "session_not_found", "session");
+    assert_int_equal(session_version(c, "src"), 4);
+    assert_true(tokens() == used);
+    if (!strcmp(kind, "dir")) { /* what is to be read again for a restart is free, too */
+        node_kill(&node);
+        node_start(&node);
+        api = node.a;
+        client_header(api.client, KEY_A);
+        made(post(api.client, session_path("f", "/fork"), "{'id':'two'}"));
+        assert_true(tokens() == 0);
+        over(post(api.client, session_path("kept", "/fork"), "{'id':'no'}"), "tokens-per-minute",
+             0);
+    }
+    sl_free(b.p);
+    sl_free(e.p);
+}
+
 /* --- after a restart, and over several servers -------------------------------------------------*/
 
 static void test_restart(void **state)
@@ -849,6 +908,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_running, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_tokens, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_pending_tokens, with_one_running, stop),
+        cmocka_unit_test_setup_teardown(test_forked_tokens, with_memory, stop),
+        cmocka_unit_test_setup_teardown(test_forked_tokens, with_dir, stop),
+        cmocka_unit_test_setup_teardown(test_forked_tokens, with_redis, stop),
         cmocka_unit_test_setup_teardown(test_restart, with_dir, stop),
         cmocka_unit_test_setup_teardown(test_fleet, with_redis, stop),
         cmocka_unit_test_setup_teardown(test_ttl_memory, with_memory, stop),
