@@ -190,7 +190,9 @@ static const struct sl_option options[] = {
     {"max-upload", SL_OPTION_SIZE, AT(max_upload), "256MiB", KIB, GIB, NULL, "SIZE",
      "A snapshot's bytes in a request (413).", SL_CMD_SERVE},
     {"max-body-memory", SL_OPTION_SIZE, AT(max_body_memory), "512MiB", 64 * KIB, 1024 * GIB, NULL,
-     "SIZE", "All bodies held at once (503); the last eighth of it is for those of up to 64 KiB.",
+     "SIZE",
+     "All bodies held at once (503), those that wait for a place in memory among them; the last "
+     "eighth of it is for those of up to 64 KiB.",
      SL_CMD_SERVE},
     {"read-ahead", SL_OPTION_SIZE, AT(read_ahead), "64KiB", KIB, 16 * MIB, NULL, "SIZE",
      "What is kept of a client's following requests while one is answered.", SL_CMD_SERVE},

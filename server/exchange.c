@@ -64,6 +64,14 @@ void sl_exchange_drop_body(struct sl_exchange *ex)
     ex->n_body = ex->cap_body = 0;
 }
 
+size_t sl_exchange_keep_body(struct sl_exchange *ex)
+{
+    size_t n = ex->n_body;
+    sl_exchange_drop_body(ex);
+    ex->env->body_bytes += n;
+    return n;
+}
+
 void sl_exchange_free(struct sl_exchange *ex)
 {
     struct sl_conn_env *env = ex->env;

@@ -77,6 +77,10 @@ const char *sl_exchange_body(const struct sl_exchange *ex, size_t *ret_n);
  * understood its request and goes on. Decoded requests hold copies (proto/decode.h). */
 void sl_exchange_drop_body(struct sl_exchange *ex);
 
+/* The same, but what was decoded is held while nothing bounds how many wait: so many bytes of
+ * --max-body-memory stay taken, until sl_server_free_body(). */
+size_t sl_exchange_keep_body(struct sl_exchange *ex);
+
 const char *sl_exchange_tenant(const struct sl_exchange *ex); /* "default" without keys */
 unsigned sl_exchange_roles(const struct sl_exchange *ex);     /* SL_ROLE_… bits of its key */
 const char *sl_exchange_request_id(const struct sl_exchange *ex);

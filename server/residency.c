@@ -265,6 +265,39 @@ void sl_sessions_ready(struct sl_sessions *ss, struct sl_session *s, sl_session_
     sl_residency_balance(ss);
 }
 
+static void quit_line(struct sl_sessions *ss, struct sl_session *s)
+{
+    struct sl_session **p = &ss->line;
+    while (*p != s)
+        p = &(*p)->next_in_line;
+    *p = s->next_in_line;
+    if (ss->line_end == &s->next_in_line)
+        ss->line_end = p;
+    ss->n_line--;
+    s->readying = false;
+    ss->n_busy--;
+}
+
+void sl_residency_unready(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
+                          void *arg)
+{
+    struct sl_error err;
+    struct sl_waiter **p = &s->waiters, *w;
+    while (*p && ((*p)->cb != cb || (*p)->arg != arg))
+        p = &(*p)->next;
+    w = *p;
+    if (!w || s->has_place)
+        return;
+    *p = w->next;
+    sl_free(w);
+    if (!s->waiters)
+        quit_line(ss, s);
+    (void)sl_fail(&err, SL_E_BAD_REQUEST, "nobody waits for session '%s' any more", s->id);
+    s->n_pins++;
+    cb(arg, s, &err);
+    sl_session_unpin(ss, s);
+}
+
 /* --- making room ----------------------------------------------------------------------------- */
 
 static struct sl_session *leave_line(struct sl_sessions *ss)

@@ -470,6 +470,12 @@ enum sl_code sl_server_scrape(struct sl_server *s, char **ret, size_t *ret_n, st
                             ret, ret_n, err);
 }
 
+void sl_server_free_body(struct sl_server *s, size_t n)
+{
+    assert(n <= s->env.body_bytes);
+    s->env.body_bytes -= n;
+}
+
 const char *sl_server_address(const struct sl_server *s)
 {
     return s->net.address;

@@ -84,6 +84,7 @@ uv_loop_t *sl_server_loop(struct sl_server *s);
 struct sl_longwork *sl_server_longwork(struct sl_server *s);
 const struct sl_config *sl_server_config(const struct sl_server *s);
 struct sl_metrics *sl_server_metrics(struct sl_server *s);
+void sl_server_free_body(struct sl_server *s, size_t n);         /* of sl_exchange_keep_body() */
 const struct sl_keys *sl_server_keys(const struct sl_server *s); /* NULL: nobody needs one */
 /* Calls collect and writes all metrics; *ret is freed with sl_free(). Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_server_scrape(struct sl_server *s, char **ret, size_t *ret_n,

@@ -259,11 +259,11 @@ static enum sl_code read_initial_state(struct sl_op *op)
     if (!op->ring)
         return sl_fail(&op->err, SL_E_NO_MEMORY, "no memory to restore a session");
     if (op->kind == SL_RESTORE_STATE) {
-        assert(op->n_data == sl_model_info(op->ss->opt.model)->state_bytes);
-        memcpy(op->decoded, op->data, op->n_data);
+        assert(op->n_source == sl_model_info(op->ss->opt.model)->state_bytes);
+        memcpy(op->decoded, op->source, op->n_source);
         return SL_OK;
     }
-    enum sl_code c = sl_initial_state_read(op->ss->opt.model, op->data, op->n_data, "from",
+    enum sl_code c = sl_initial_state_read(op->ss->opt.model, op->source, op->n_source, "from",
                                            op->decoded, &op->err);
     if (c && c != SL_E_NO_MEMORY)
         op->err.code = c = SL_E_SNAPSHOT_CORRUPT; /* it is the client's file */
@@ -294,8 +294,8 @@ static enum sl_code decode_and_encode(struct sl_op *op)
     struct sl_continuation c = {.pool = SL_POOL_INIT};
     if (op->kind != SL_RESTORE_SNAPSHOT)
         return read_initial_state(op);
-    enum sl_code code = sl_snapshot_read(o->model, o->tokenizer, op->data, op->n_data, op->decoded,
-                                         &op->info, &op->err);
+    enum sl_code code = sl_snapshot_read(o->model, o->tokenizer, op->source, op->n_source,
+                                         op->decoded, &op->info, &op->err);
     const char *text = op->info.continuation, *metadata = op->info.metadata;
     if (!code && op->is_new && !op->s->metadata && metadata &&
         strlen(metadata) > SL_METADATA_BYTES_MAX)
@@ -348,7 +348,6 @@ static enum sl_code encode_own(struct sl_op *op)
         sl_snapshot_write(o->model, o->tokenizer, op->decoded, &own, &data, &n, &op->err);
     if (code)
         return code;
-    sl_free(op->data);
     op->data = data;
     op->n_data = n;
     return SL_OK;
@@ -397,11 +396,11 @@ static void on_restore_work(uv_work_t *work, int status)
         restore_fails(op, &op->err);
         return;
     }
-    if (op->info_ret) {
-        *op->info_ret = op->info;
-        op->info_ret->text = NULL;
-        op->info_ret->session_id = op->info_ret->metadata = op->info_ret->continuation = NULL;
-        op->info_ret->transcript = NULL;
+    if (op->restoring) {
+        struct sl_snapshot_info *ret = &op->restoring->info;
+        *ret = op->info;
+        ret->text = NULL;
+        ret->session_id = ret->metadata = ret->continuation = ret->transcript = NULL;
     }
     if (!sl_session_writes_turns(ss, s)) {
         restore_done(op);
@@ -416,19 +415,27 @@ static void on_restore_work(uv_work_t *work, int status)
     sl_store_put_snapshot(ss->store, &key, op->version, &head, data, op->n_data, on_restored, op);
 }
 
+/* Who waits for a place holds nothing but what it came with. */
+static enum sl_code start_restore(struct sl_op *op, struct sl_error *err)
+{
+    op->decoded = sl_aligned_calloc(sl_model_info(op->ss->opt.model)->state_bytes);
+    if (!op->decoded)
+        return sl_fail(err, SL_E_NO_MEMORY, "no memory to restore a session");
+    op->work.data = op;
+    if (uv_queue_work(op->ss->opt.loop, &op->work, restore_work, on_restore_work))
+        return sl_fail(err, SL_E_INTERNAL, "no work for the pool");
+    return SL_OK;
+}
+
 static void on_restore_place(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_op *op = arg;
     struct sl_error own;
     (void)s;
-    if (!err) {
-        op->work.data = op;
-        if (uv_queue_work(op->ss->opt.loop, &op->work, restore_work, on_restore_work) == 0)
-            return;
-        (void)sl_fail(&own, SL_E_INTERNAL, "no work for the pool");
-        err = &own;
-    }
-    restore_fails(op, err);
+    if (err)
+        restore_fails(op, err);
+    else if (start_restore(op, &own))
+        restore_fails(op, &own);
 }
 
 static void restore_made(struct sl_op *op)
@@ -436,36 +443,44 @@ static void restore_made(struct sl_op *op)
     sl_sessions_ready(op->ss, op->s, on_restore_place, op);
 }
 
-static enum sl_code own_bytes(struct sl_op *op, const void *data, size_t n, struct sl_error *err)
+void sl_sessions_give_up(struct sl_restoring *r)
+{
+    struct sl_op *op = r->op;
+    if (op && op->s)
+        sl_residency_unready(op->ss, op->s, on_restore_place, op);
+}
+
+static enum sl_code check_source(const struct sl_op *op, struct sl_error *err)
 {
     size_t max = sl_snapshot_bytes_max(op->ss->opt.model);
-    if (op->kind == SL_RESTORE_SNAPSHOT && n > max)
+    if (op->kind == SL_RESTORE_SNAPSHOT && op->n_source > max)
         return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
-                       "the snapshot has %zu bytes; one of this model has at most %zu", n, max);
-    op->data = sl_malloc(n);
-    op->n_data = n;
-    op->decoded = sl_aligned_calloc(sl_model_info(op->ss->opt.model)->state_bytes);
-    if (!op->data || !op->decoded || (op->s && !sl_session_prepare_point(op->ss, op->s)))
+                       "the snapshot has %zu bytes; one of this model has at most %zu",
+                       op->n_source, max);
+    if (op->s && !sl_session_prepare_point(op->ss, op->s))
         return sl_fail(err, SL_E_NO_MEMORY, "no memory to restore a session");
-    memcpy(op->data, data, n);
     return SL_OK;
 }
 
 void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
                          const char *id, int64_t ttl_s, struct sl_text metadata,
                          enum sl_restore_kind kind, const void *data, size_t n,
-                         struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg)
+                         struct sl_restoring *ret, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
     struct sl_op *op = sl_op_begin(ss, over, "to restore a session", cb, arg);
     if (!op)
         return;
     op->kind = kind;
-    op->info_ret = info_ret;
+    op->source = data;
+    op->n_source = n;
+    op->restoring = ret;
+    if (ret)
+        ret->op = op;
     op->is_new = !over;
     op->ttl_s = ttl_s;
     op->version = over ? over->version + 1 : 1;
-    enum sl_code c = own_bytes(op, data, n, &err);
+    enum sl_code c = check_source(op, &err);
     if (c)
         sl_op_end(op, over, &err);
     else if (over)

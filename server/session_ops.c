@@ -12,6 +12,8 @@
 void sl_op_free(struct sl_op *op)
 {
     op->ss->n_busy--;
+    if (op->restoring)
+        op->restoring->op = NULL;
     sl_free(op->tenant);
     sl_free(op->id);
     sl_free(op->metadata);

@@ -234,16 +234,27 @@ enum sl_restore_kind {
     SL_RESTORE_STATE          /* a state as it lies in a slot, that was checked: initial.h */
 };
 
+/* A restore under way; the caller's, until it is called back. */
+struct sl_op;
+struct sl_restoring {
+    struct sl_op *op;             /* NULL: it is over */
+    struct sl_snapshot_info info; /* before the callback: how the snapshot differs from what is
+                                     loaded, without its texts */
+};
+
 /* A session from a snapshot's bytes, which are checked whole before anything changes. `over`: a
  * session that is replaced (version + 1, same incarnation, time to live and metadata; SESSION_BUSY)
  * or NULL: `id` is made new (version as the snapshot says, at least 1; metadata.s NULL: as the
- * snapshot says). info_ret (may be NULL) tells how the snapshot differs from what is loaded, before
- * the callback, without its texts. Errors: SNAPSHOT_*, SESSION_EXISTS, SESSIONS_FULL,
- * QUOTA_EXCEEDED, NO_MEMORY, the store's. The bytes are copied. */
+ * snapshot says). The bytes are not copied: they must stay until the callback. ret may be NULL.
+ * Errors: SNAPSHOT_*, SESSION_EXISTS, SESSIONS_FULL, QUOTA_EXCEEDED, NO_MEMORY, the store's. */
 void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
                          const char *id, int64_t ttl_s, struct sl_text metadata,
                          enum sl_restore_kind kind, const void *data, size_t n,
-                         struct sl_snapshot_info *info_ret, sl_session_done *cb, void *arg);
+                         struct sl_restoring *ret, sl_session_done *cb, void *arg);
+
+/* Nobody wants it any more. One that waits for a place ends now (calls back, with an error), and
+ * nothing was changed; any other goes on. */
+void sl_sessions_give_up(struct sl_restoring *r);
 
 /* Back to what the session was at an earlier version: version + 1, with state, pending tokens, ring
  * and paused turn of then, to the bit. What was kept for retries stays: a key that was answered is

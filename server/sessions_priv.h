@@ -212,6 +212,10 @@ void sl_op_apply(struct sl_op *op);
 void sl_residency_touch(struct sl_sessions *ss, struct sl_session *s); /* used now */
 void sl_residency_leave(struct sl_sessions *ss, struct sl_session *s); /* gives its place back */
 void sl_residency_balance(struct sl_sessions *ss); /* places for those that wait, or will */
+/* Takes back a sl_sessions_ready() whose session has no place yet: calls back, with an error. Else
+ * there is nothing to be done. */
+void sl_residency_unready(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
+                          void *arg);
 
 /* A change under way: it takes the lease (or makes a session that nobody else can lease yet), does
  * what takes time, and ends in one place, where either everything was changed or nothing. */
@@ -267,12 +271,14 @@ struct sl_op {
 
     /* restore */
     uv_work_t work;
-    unsigned char *data;
+    const unsigned char *source; /* the caller's */
+    size_t n_source;
+    unsigned char *data; /* what is to be stored */
     size_t n_data;
     void *decoded; /* a state that is not in the slab */
     struct sl_snapshot_info info;
-    struct sl_snapshot_info *info_ret;
-    uint64_t taken; /* of the tenant's tokens */
+    struct sl_restoring *restoring; /* or NULL */
+    uint64_t taken;                 /* of the tenant's tokens */
     enum sl_code code;
     struct sl_error err;
 };

@@ -153,7 +153,7 @@ void sl_answer_whole(struct sl_generation *g)
     struct sl_buf b;
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     g->dialect->whole(&b, &r, &g->app->vocab);
-    sl_app_tell_differences(g->ex, &g->info);
+    sl_app_tell_differences(g->ex, &g->restoring.info);
     if (r.session)
         sl_app_session_headers_of(g->ex, g->session, g->incarnation, r.version);
     sl_app_reply_json(g->ex, 200, &b);
@@ -209,7 +209,7 @@ void sl_answer_begin(struct sl_generation *g)
     g->streaming = true;
     if (g->has_timer)
         uv_timer_stop(&g->head_timer);
-    sl_app_tell_differences(g->ex, &g->info);
+    sl_app_tell_differences(g->ex, &g->restoring.info);
     sl_exchange_add_header(g->ex, "Cache-Control", "no-store");
     sl_exchange_stream(g->ex, 200, SL_SSE_CONTENT_TYPE, ": ping\n\n");
     if (!g->dialect->first)

@@ -16,6 +16,20 @@
 
 /* --- the end of a generation ------------------------------------------------------------------ */
 
+/* What a run has copied, or nobody needs any more. */
+static void forget_request(struct sl_generation *g)
+{
+    sl_pool_done(&g->req.pool);
+    g->req.input = (struct sl_input){.kind = SL_INPUT_NONE};
+    g->req.session = g->req.model = NULL;
+    g->req.initial_state = NULL;
+    g->req.stops = NULL;
+    g->req.stop_tokens = NULL;
+    g->req.sampling.bias = NULL;
+    sl_server_free_body(g->app->server, g->n_body);
+    g->n_body = 0;
+}
+
 static void on_timer_closed(uv_handle_t *h)
 {
     sl_free(h->data);
@@ -27,6 +41,7 @@ static void generation_free(struct sl_generation *g)
     assert(!g->ex);
     if (g->run)
         sl_run_close(g->run);
+    forget_request(g);
     sl_generate_done(&g->req);
     sl_text_stream_done(&g->text);
     sl_buf_done(&g->state);
@@ -161,6 +176,12 @@ static void on_abort(struct sl_exchange *ex, void *user)
     }
     g->ex = NULL;
     sl_exchange_cut(ex);
+    if (g->restoring.op) {
+        sl_sessions_give_up(&g->restoring); /* which may be its end */
+        return;
+    }
+    if (!g->run)
+        forget_request(g);
     sl_generation_settle(g);
 }
 
@@ -248,17 +269,6 @@ static enum sl_code draw_seed(struct sl_generation *g, struct sl_error *err)
     return SL_OK;
 }
 
-/* The run has copied what it needs, and a long prompt would lie about as long as it runs. */
-static void forget_request(struct sl_generation *g)
-{
-    sl_pool_done(&g->req.pool);
-    g->req.input = (struct sl_input){.kind = SL_INPUT_NONE};
-    g->req.session = g->req.model = NULL;
-    g->req.stops = NULL;
-    g->req.stop_tokens = NULL;
-    g->req.sampling.bias = NULL;
-}
-
 enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
 {
     const struct sl_generate_request *q = &g->req;
@@ -310,7 +320,7 @@ static enum sl_code understand(struct sl_generation *g, const char **ret_name, s
     const char *body = sl_exchange_body(g->ex, &n);
     enum sl_code c = g->dialect->decode(&g->req, body, n, &g->app->limits, err);
     sl_keyed_see(g, body, n);
-    sl_exchange_drop_body(g->ex); /* it may wait long: for the store, for a place in memory */
+    g->n_body = sl_exchange_keep_body(g->ex); /* it may wait long: for the store, for a place */
     if (c)
         return c;
     /* A token has no more alternatives than the model has tokens. */

@@ -37,6 +37,7 @@ struct sl_generation {
     struct sl_exchange *ex;
     const struct sl_dialect_row *dialect;
     struct sl_generate_request req;
+    size_t n_body; /* bytes that req counts with */
     struct sl_tenant *tenant;
     struct sl_run *run;
     bool over;
@@ -56,9 +57,9 @@ struct sl_generation {
     /* The session's memory, when it is the client's own (stateless.c). */
     bool stateless;
     struct sl_session *ephemeral;
-    struct sl_snapshot_info info; /* initial_state's: how it differs */
-    bool awaits_state;            /* the turn is over, its state is being written */
-    struct sl_buf state;          /* base64 */
+    struct sl_restoring restoring; /* initial_state's */
+    bool awaits_state;             /* the turn is over, its state is being written */
+    struct sl_buf state;           /* base64 */
     struct sl_error state_error;
 
     /* Idempotency-Key (keyed.c). */

@@ -31,17 +31,25 @@ struct creation {
     char id[SL_SESSION_ID_MAX + 1];
     unsigned char incarnation[16];
     const char *tenant;
-    struct sl_snapshot_info info; /* of the snapshot that it is made from: how that differs */
+    struct sl_restoring restoring; /* from a snapshot */
+    size_t n_body;                 /* bytes that q counts with */
     struct sl_run *run;
     struct sl_error err;
 };
+
+static void forget_request(struct creation *k)
+{
+    sl_session_request_done(&k->q);
+    sl_server_free_body(k->app->server, k->n_body);
+    k->n_body = 0;
+}
 
 static void creation_free(struct creation *k)
 {
     assert(!k->ex);
     if (k->run)
         sl_run_close(k->run);
-    sl_session_request_done(&k->q);
+    forget_request(k);
     sl_free(k);
 }
 
@@ -76,7 +84,7 @@ static void undo(struct creation *k)
 static void creation_succeeds(struct creation *k)
 {
     sl_exchange_done(k->ex);
-    sl_app_tell_differences(k->ex, &k->info);
+    sl_app_tell_differences(k->ex, &k->restoring.info);
     sl_app_reply_session(k->ex, 201, k->session);
     k->ex = NULL;
     creation_free(k);
@@ -112,9 +120,13 @@ static void on_create_abort(struct sl_exchange *ex, void *user)
     struct creation *k = user;
     sl_metric_add(sl_server_metrics(k->app->server), SL_M_TURNS_ABORTED, 1);
     k->ex = NULL;
+    sl_exchange_cut(ex);
     if (k->run)
         sl_run_cancel(k->run, false);
-    sl_exchange_cut(ex);
+    else if (k->restoring.op)
+        sl_sessions_give_up(&k->restoring); /* which may be its end */
+    else
+        forget_request(k);
 }
 
 static const struct sl_exchange_events create_events = {.abort = on_create_abort};
@@ -140,6 +152,8 @@ static enum sl_code start_reading(struct creation *k, struct sl_error *err)
     if (!c)
         c = sl_run_start(app->turns, &spec, &k->run, err);
     sl_rendered_done(&rendered);
+    if (!c)
+        forget_request(k); /* the run has copied what it needs */
     return c;
 }
 
@@ -209,15 +223,16 @@ static enum sl_code make_session(struct creation *k, struct sl_error *err)
         sl_sessions_look(app->sessions, tenant, q->from_session, on_source, k);
     else if (q->from_snapshot)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,
-                            SL_RESTORE_SNAPSHOT, q->from_snapshot, q->n_from_snapshot, &k->info,
-                            on_made, k);
+                            SL_RESTORE_SNAPSHOT, q->from_snapshot, q->n_from_snapshot,
+                            &k->restoring, on_made, k);
     else if (q->from_initial_state)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,
                             SL_RESTORE_INITIAL_STATE, q->from_initial_state,
-                            q->n_from_initial_state, NULL, on_made, k);
+                            q->n_from_initial_state, &k->restoring, on_made, k);
     else if (state)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata, SL_RESTORE_STATE,
-                            state, sl_model_info(app->model)->state_bytes, NULL, on_made, k);
+                            state, sl_model_info(app->model)->state_bytes, &k->restoring, on_made,
+                            k);
     else
         sl_sessions_create(app->sessions, tenant, id, ttl_s, q->metadata, on_made, k);
     return SL_OK;
@@ -232,7 +247,7 @@ static enum sl_code create(struct creation *k, struct sl_error *err)
         return c;
     const char *body = sl_exchange_body(k->ex, &n);
     c = sl_session_create_decode(&k->q, body, n, &app->limits, err);
-    sl_exchange_drop_body(k->ex); /* a long prompt would lie here while it is read */
+    k->n_body = sl_exchange_keep_body(k->ex); /* it may wait long for a place in memory */
     if (!c)
         c = sl_app_refuse_idempotency_key(k->ex, err);
     if (!c)

@@ -126,6 +126,17 @@ static enum sl_code find_target(struct sl_exchange *ex, struct sl_session **ret,
     return sl_session_match(*ret, if_match, err);
 }
 
+/* The body is read where it lies. */
+static void on_put_abort(struct sl_exchange *ex, void *user)
+{
+    struct sl_waiting *w = user;
+    w->ex = NULL;
+    w->body = ex;
+    sl_sessions_give_up(&w->restoring); /* which may be its end */
+}
+
+static const struct sl_exchange_events put_events = {.abort = on_put_abort};
+
 void sl_put_snapshot(struct sl_exchange *ex)
 {
     size_t n;
@@ -148,8 +159,9 @@ void sl_put_snapshot(struct sl_exchange *ex)
         sl_exchange_fail(ex, &err);
         return;
     }
+    sl_exchange_on(ex, &put_events, w);
     sl_sessions_restore(app->sessions, sl_exchange_tenant(ex), over, id, sl_app_default_ttl(app),
-                        (struct sl_text){NULL, 0}, SL_RESTORE_SNAPSHOT, body, n, &w->info,
+                        (struct sl_text){NULL, 0}, SL_RESTORE_SNAPSHOT, body, n, &w->restoring,
                         sl_waiting_done, w);
 }
 

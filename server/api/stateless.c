@@ -66,10 +66,10 @@ void sl_stateless_start(struct sl_generation *g)
     const void *state = sl_initial_states_default(g->app->initial);
     if (q->initial_state)
         sl_sessions_restore(ss, SL_EPHEMERAL_TENANT, NULL, NULL, 0, none, SL_RESTORE_SNAPSHOT,
-                            q->initial_state, q->n_initial_state, &g->info, on_made, g);
+                            q->initial_state, q->n_initial_state, &g->restoring, on_made, g);
     else if (state)
         sl_sessions_restore(ss, SL_EPHEMERAL_TENANT, NULL, NULL, 0, none, SL_RESTORE_STATE, state,
-                            sl_model_info(g->app->model)->state_bytes, NULL, on_made, g);
+                            sl_model_info(g->app->model)->state_bytes, &g->restoring, on_made, g);
     else
         sl_sessions_create(ss, SL_EPHEMERAL_TENANT, NULL, 0, none, on_made, g);
 }

@@ -128,9 +128,11 @@ void sl_waiting_done(void *arg, struct sl_session *s, const struct sl_error *err
         } else if (w->deleted[0]) {
             reply_deleted(w->ex, w->deleted);
         } else {
-            sl_app_tell_differences(w->ex, &w->info);
+            sl_app_tell_differences(w->ex, &w->restoring.info);
             reply(w->ex, w->status, s, w);
         }
     }
+    if (w->body)
+        sl_exchange_cut(w->body);
     sl_free(w);
 }

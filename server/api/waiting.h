@@ -2,7 +2,8 @@
  *
  *     sl_waiting_new(&w, ex, 201, &err);  sl_sessions_fork(…, sl_waiting_done, w);
  *
- * A client that goes meanwhile is not answered; the change happens all the same. Loop's thread. */
+ * A client that goes meanwhile is not answered; the change happens all the same, but for an upload
+ * that waits for a place in memory. Loop's thread. */
 #ifndef SLATE_SERVER_API_WAITING_H
 #define SLATE_SERVER_API_WAITING_H
 
@@ -13,7 +14,8 @@ struct sl_waiting {
     struct sl_app *app;
     int status;
     char deleted[SL_SESSION_ID_MAX + 1]; /* "": the answer is the session */
-    struct sl_snapshot_info info;        /* a restore's: how the snapshot differed */
+    struct sl_restoring restoring;       /* a restore's */
+    struct sl_exchange *body;            /* of a client that has gone: its body is being read */
     bool rewound, rebuilt;               /* a rewind's, a rebuild's */
     struct sl_past past;
 };
