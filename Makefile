@@ -123,7 +123,8 @@ run: deps ## install what is missing, build, serve the embedded model on 127.0.0
 test: deps deps-test ## install what is missing, build and run every test (some minutes)
 	@$(MAKE) --no-print-directory $(JOBS) check
 
-check: all $(TESTS) $(REPLAYS) $(BITS)
+# The benches too, though none runs here: what is not built does not stay true.
+check: all $(TESTS) $(REPLAYS) $(BENCHES) $(BITS)
 	@SLATE_BUILD=$(B) tests/run.sh $(TESTS)
 
 bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits measured in the same run

@@ -81,7 +81,6 @@ static struct sl_sessions *open_sessions(struct sl_slab *slab, size_t n_places, 
                                       .max_sessions = store ? 1000 : n_places,
                                       .store = store,
                                       .replay_limit = 1000,
-                                      .max_tokens = 1000,
                                       .now = no_time};
     struct sl_sessions *ss;
     struct sl_error err;
@@ -114,6 +113,7 @@ static double run_forks(struct sl_sessions *ss, struct sl_slab *slab, double *re
     struct sl_session *from, *forks[FORKS];
     struct sl_error err;
     void *slots[FORKS];
+    const struct sl_moment as_it_is = {.given = false};
     double alone = 0, begin = now();
     for (size_t i = 0; i < FORKS; i++) {
         char id[32];
@@ -121,7 +121,8 @@ static double run_forks(struct sl_sessions *ss, struct sl_slab *slab, double *re
         must(sl_sessions_find(ss, "default", id, &from, &err), &err);
         double t = now();
         b.n_waiting++;
-        sl_sessions_fork(ss, from, NULL, false, 0, (struct sl_text){NULL, 0}, on_done, NULL);
+        sl_sessions_fork(ss, from, &as_it_is, NULL, false, 0, (struct sl_text){NULL, 0}, on_done,
+                         NULL);
         settle();
         alone += now() - t;
         forks[i] = b.last;
