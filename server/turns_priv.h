@@ -84,7 +84,7 @@ void sl_run_leave_line(struct sl_run *r);    /* WAITING */
 void sl_run_forget_queued(struct sl_run *r); /* its prompt was read, or will not be */
 /* Of its tenant's quota, what it has taken and not used; it has ended. */
 void sl_run_return_tokens(struct sl_run *r);
-void sl_turns_pump(struct sl_turns *ts); /* from the line into the engine */
+void sl_turns_pump(struct sl_turns *ts);   /* from the line into the engine */
 void sl_turns_on_clock(uv_timer_t *clock); /* ends those of the line whose time is over */
 
 /* turns_replay.c; `with`: the turns. */
