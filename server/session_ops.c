@@ -153,6 +153,7 @@ void sl_op_give_back(struct sl_op *op, const struct sl_error *err)
     struct sl_session *s = op->s;
     struct sl_store_key key = sl_session_key(s);
     bool release = s->fence && !s->lease_lost && !s->vanished;
+    s->making = false;
     if (err != &op->err)
         op->err = err ? *err : (struct sl_error){0};
     if (err)
@@ -210,7 +211,6 @@ void sl_op_undo_new(struct sl_op *op, const struct sl_error *err)
 
 void sl_op_keep_new(struct sl_op *op)
 {
-    op->s->making = false;
     sl_session_recount(op->ss, op->s);
     sl_op_give_back(op, NULL);
 }
