@@ -177,6 +177,16 @@ static void on_replayed(void *arg, const void *state, const struct sl_error *err
     encode_past(op);
 }
 
+/* What comes with it besides its state: of a fork as many bytes as its transcript has, and what is
+ * pending. */
+static enum sl_code take_quotas(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    uint64_t bytes = sl_session_charge_seen(op->ss, s, s->n_metadata, op->tokens_seen);
+    enum sl_code c = op->from ? sl_session_grow(op->ss, s, bytes, &op->err) : SL_OK;
+    return c ? c : sl_op_take_pending(op, op->n_pending, &op->err);
+}
+
 /* What was loaded becomes the op's: of the pending tokens those that were pending then. The others
  * are read again, up to there. */
 static void use_past(struct sl_op *op)
@@ -204,7 +214,7 @@ static void use_past(struct sl_op *op)
     }
     op->tokens_seen = d->tokens_seen;
     op->n_replayed = n_read;
-    if (!d->rebuild && sl_op_take_pending(op, op->n_pending, &op->err)) {
+    if (!d->rebuild && take_quotas(op)) {
         past_fails(op, &op->err);
         return;
     }
@@ -316,7 +326,7 @@ static void rewind_in_memory(struct sl_op *op)
         no_memory(op);
     } else if (sl_session_take_point(op, source_of(op), &copied)) {
         past_fails(op, &op->err);
-    } else if (sl_op_take_pending(op, op->n_pending, &op->err)) {
+    } else if (take_quotas(op)) {
         sl_slab_unref(op->ss->opt.slab, op->state);
         past_fails(op, &op->err);
     } else if (copied) {

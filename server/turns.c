@@ -516,10 +516,10 @@ void sl_turns_drain_limit(struct sl_turns *ts)
         sl_run_pause(r);
 }
 
-static void on_clock_closed(uv_handle_t *handle)
+static void on_wake_closed(uv_handle_t *handle)
 {
     struct sl_turns *ts = handle->data;
-    uv_close((uv_handle_t *)&ts->wake, on_closed);
+    uv_close((uv_handle_t *)&ts->clock, on_closed);
 }
 
 void sl_turns_close(struct sl_turns *ts)
@@ -532,7 +532,8 @@ void sl_turns_close(struct sl_turns *ts)
         release(r);
         free_run(r);
     }
-    uv_close((uv_handle_t *)&ts->clock, on_clock_closed);
+    uv_timer_stop(&ts->clock);
+    uv_close((uv_handle_t *)&ts->wake, on_wake_closed);
 }
 
 void sl_turns_collect(const struct sl_turns *ts, struct sl_metrics *m)

@@ -396,6 +396,30 @@ static struct bytes with_transcript(const struct bytes *b, uint32_t last, const 
     return r;
 }
 
+#define AT_NAME "{'id':'bigger','checkpoint':'here'}"
+
+/* A fork at a checkpoint brings one as well. */
+static void test_forked_transcript(void **state)
+{
+    (void)state;
+    option = "--keep-transcript";
+    start("bytes=1GiB");
+    struct client *c = api.client;
+    int64_t state_n = state_bytes();
+    made(post(c, "/v1/sessions", "{'id':'small','prompt':'abc'}"));
+    struct bytes b = snapshot_get(c, "small", ""), e = with_transcript(&b, 'c', NULL);
+    reply_free(expect(snapshot_put(c, "big", e.p, e.n, NULL), 201));
+    reply_free(expect(post(c, session_path("big", "/checkpoints"), "{'name':'here'}"), 201));
+    int64_t used = (int64_t)figure("slate_tenant_bytes{tenant=\"a\"}");
+    set_quota("bytes", used + state_n + 2 * TRANSCRIPT); /* of the 4 bytes of each */
+    over(post(c, session_path("big", "/fork"), AT_NAME), "bytes", 0);
+    expect_error(get(c, session_path("bigger", "")), 404, "session_not_found", "session");
+    set_quota("bytes", used + state_n + 5 * TRANSCRIPT);
+    made(post(c, session_path("big", "/fork"), AT_NAME));
+    sl_free(b.p);
+    sl_free(e.p);
+}
+
 /* An uploaded transcript counts as what it is, whatever its snapshot says of it. */
 static void test_transcripts(void **state)
 {
@@ -908,6 +932,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_running, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_tokens, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_pending_tokens, with_one_running, stop),
+        cmocka_unit_test_setup_teardown(test_forked_transcript, with_memory, stop),
+        cmocka_unit_test_setup_teardown(test_forked_transcript, with_dir, stop),
         cmocka_unit_test_setup_teardown(test_forked_tokens, with_memory, stop),
         cmocka_unit_test_setup_teardown(test_forked_tokens, with_dir, stop),
         cmocka_unit_test_setup_teardown(test_forked_tokens, with_redis, stop),
