@@ -88,7 +88,7 @@ static void fill_places(void)
 {
     node_init(&full, "full",
               (const char *const[]){"--sessions-in-memory=2", "--max-running=2",
-                                    "--max-tokens-limit=10000000", "--max-body=2MiB",
+                                    "--max-tokens-limit=1000000", "--max-body=2MiB",
                                     "--max-upload=2MiB", "--max-body-memory=8MiB", NULL});
     node_start(&full);
     reply_free(expect(post(full.a.client, "/v1/sessions", "{'id':'stored','prompt':'x'}"), 201));
@@ -96,7 +96,7 @@ static void fill_places(void)
         char id[2] = {(char)('a' + i), '\0'};
         reply_free(expect(post(full.a.client, "/v1/sessions", "{'id':'%s'}", id), 201));
         in_places[i] = stream_start(full.a.client,
-                                    "'session':'%s','prompt':'x','max_tokens':10000000,"
+                                    "'session':'%s','prompt':'x','max_tokens':1000000,"
                                     "'ignore_eos':true,'return_tokens':true",
                                     id);
         stream_until(in_places[i], 1);
