@@ -68,16 +68,6 @@ static void release_source(struct sl_op *op)
     start_forks(ss);
 }
 
-/* What comes with it besides its state. What stored turns had read is free. */
-static enum sl_code take_quotas(struct sl_op *op, const struct sl_session *from,
-                                struct sl_error *err)
-{
-    struct sl_session *s = op->s;
-    uint64_t bytes = sl_session_charge_seen(op->ss, s, s->n_metadata, from->tokens_seen);
-    enum sl_code c = sl_session_grow(op->ss, s, bytes, err);
-    return c ? c : sl_op_take_pending(op, from->n_pending - from->n_reread, err);
-}
-
 static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)
 {
     struct sl_op *op = arg;
@@ -87,7 +77,8 @@ static void on_source_ready(void *arg, struct sl_session *from, const struct sl_
         (void)sl_fail(&own, SL_E_NO_MEMORY, "no memory for a session");
         err = &own;
     }
-    if (!err && take_quotas(op, from, &own))
+    /* What stored turns had read is free. */
+    if (!err && sl_op_take_fork(op, from->tokens_seen, from->n_pending - from->n_reread, &own))
         err = &own;
     if (!err) {
         if (from->state)

@@ -95,6 +95,15 @@ enum sl_code sl_op_take_pending(struct sl_op *op, size_t n_pending, struct sl_er
     return c;
 }
 
+enum sl_code sl_op_take_fork(struct sl_op *op, uint64_t tokens_seen, size_t n_pending,
+                             struct sl_error *err)
+{
+    struct sl_session *s = op->s;
+    uint64_t bytes = sl_session_charge_seen(op->ss, s, s->n_metadata, tokens_seen);
+    enum sl_code c = sl_session_grow(op->ss, s, bytes, err);
+    return c ? c : sl_op_take_pending(op, n_pending, err);
+}
+
 static void return_tokens(struct sl_op *op)
 {
     sl_tenant_return_tokens(op->s->owner, op->taken, uv_now(op->ss->opt.loop));

@@ -177,14 +177,10 @@ static void on_replayed(void *arg, const void *state, const struct sl_error *err
     encode_past(op);
 }
 
-/* What comes with it besides its state: of a fork as many bytes as its transcript has, and what is
- * pending. */
 static enum sl_code take_quotas(struct sl_op *op)
 {
-    struct sl_session *s = op->s;
-    uint64_t bytes = sl_session_charge_seen(op->ss, s, s->n_metadata, op->tokens_seen);
-    enum sl_code c = op->from ? sl_session_grow(op->ss, s, bytes, &op->err) : SL_OK;
-    return c ? c : sl_op_take_pending(op, op->n_pending, &op->err);
+    return op->from ? sl_op_take_fork(op, op->tokens_seen, op->n_pending, &op->err)
+                    : sl_op_take_pending(op, op->n_pending, &op->err);
 }
 
 /* What was loaded becomes the op's: of the pending tokens those that were pending then. The others

@@ -307,6 +307,10 @@ void sl_op_undo_new(struct sl_op *op, const struct sl_error *err);
  * one that any turn leaves. An op that fails gives it back. Errors: QUOTA_EXCEEDED. */
 SL_NODISCARD enum sl_code sl_op_take_pending(struct sl_op *op, size_t n_pending,
                                              struct sl_error *err);
+/* Of both quotas what a new session has from another one besides its state: the bytes of a
+ * transcript of so many tokens, and what is pending. */
+SL_NODISCARD enum sl_code sl_op_take_fork(struct sl_op *op, uint64_t tokens_seen, size_t n_pending,
+                                          struct sl_error *err);
 
 static inline bool sl_session_is_ephemeral(const struct sl_session *s)
 {
