@@ -48,8 +48,8 @@ static char *prompt_of(uint32_t i, size_t n)
 
 static struct gen finished(struct call *k)
 {
-    struct gen g = {.r = expect(call_finish(k), 200)};
-    output_of(g.r, &g.o);
+    struct gen g;
+    generate_finish(k, &g);
     return g;
 }
 

@@ -54,7 +54,7 @@ static void one_round(struct node *n, unsigned round, struct gen *ret)
     for (size_t i = 0; i < n_sessions + RUNNING; i++) {
         if (i >= RUNNING) {
             struct gen g;
-            turn_finish(k[i % RUNNING], &g);
+            generate_finish(k[i % RUNNING], &g);
             if (ret)
                 ret[i - RUNNING] = g;
             else
@@ -322,7 +322,7 @@ static void what_cannot_be_written_down_stays(void **state)
         if (i < 4)
             reply_free(expect(call_finish(create(&small, i)), 201));
         struct gen g;
-        turn_finish(turn(&small, i % 4, 0), &g);
+        generate_finish(turn(&small, i % 4, 0), &g);
         gen_done(&g);
     }
     assert_true(session_in_memory(c, "long"));
@@ -331,7 +331,7 @@ static void what_cannot_be_written_down_stays(void **state)
     expect_error(call_finish(turn(&small, 1, 1)), 503, "server_full", NULL);
     reply_free(expect(del(c, session_path("s0", "")), 200));
     struct gen g;
-    turn_finish(turn(&small, 1, 1), &g);
+    generate_finish(turn(&small, 1, 1), &g);
     gen_done(&g);
     reply_free(expect(del(c, session_path("long", "")), 200));
     node_done(&small);

@@ -144,12 +144,6 @@ static struct call *one_more(struct stand *st, const char *id, unsigned seed)
 #pragma GCC diagnostic pop
 }
 
-static void finish(struct call *k, struct gen *ret)
-{
-    ret->r = expect(call_finish(k), 200);
-    output_of(ret->r, &ret->o);
-}
-
 /* --- the references ----------------------------------------------------------------------------*/
 
 static void make_references(struct stand *st)
@@ -162,13 +156,13 @@ static void make_references(struct stand *st)
         k[i] = begin(st, id, i);
     }
     for (unsigned i = 0; i < REFERENCES; i++)
-        finish(k[i], &st->turn[i]);
+        generate_finish(k[i], &st->turn[i]);
     for (unsigned i = 0; i < REFERENCES; i++) {
         snprintf(id, sizeof id, "ref-%u", i);
         k[i] = one_more(st, id, i);
     }
     for (unsigned i = 0; i < REFERENCES; i++) {
-        finish(k[i], &st->next[i]);
+        generate_finish(k[i], &st->next[i]);
         snprintf(id, sizeof id, "/v1/sessions/ref-%u", i);
         reply_free(expect(del(st->node.a.client, id), 200));
     }
@@ -216,7 +210,7 @@ static void compare_next(struct stand *st, const char *id, unsigned seed, struct
 {
     struct gen g;
     char path[64];
-    finish(k, &g);
+    generate_finish(k, &g);
     compare_to(st, "the turn after", seed, &g.o, &st->next[seed].o);
     gen_done(&g);
     snprintf(path, sizeof path, "/v1/sessions/%s", id);

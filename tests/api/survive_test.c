@@ -349,7 +349,7 @@ static void cancelled_and_paused_while_they_wait(void **state)
     r = expect(session_post(client(), "b", "/cancel"), 200);
     assert_true(bool_at(r->json, "cancelled"));
     reply_free(r);
-    turn_finish(b, &g);
+    generate_finish(b, &g);
     assert_string_equal(str_at(g.r->json, "finish_reason"), "cancelled");
     assert_int_equal(g.o.n_tokens, 0);
     gen_done(&g);
@@ -357,13 +357,13 @@ static void cancelled_and_paused_while_they_wait(void **state)
     /* c is paused before it has begun: its prompt is kept, and it goes on from there. */
     /* At once: a still has the only place. */
     reply_free(expect(session_post(client(), "c", "/pause"), 200));
-    turn_finish(c, &g);
+    generate_finish(c, &g);
     assert_string_equal(str_at(g.r->json, "finish_reason"), "paused");
     assert_int_equal(g.o.n_tokens, 0);
     gen_done(&g);
     /* The same of a session that has no state yet. */
     reply_free(expect(session_post(client(), "new", "/pause"), 200));
-    turn_finish(n, &g);
+    generate_finish(n, &g);
     assert_string_equal(str_at(g.r->json, "finish_reason"), "paused");
     gen_done(&g);
     assert_false(call_reply(a)->over);

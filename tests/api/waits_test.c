@@ -13,7 +13,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "engine/base/mem.h"
 #include "tests/support/node.h"
@@ -114,14 +113,6 @@ static void being_made(void **state)
 
 /* --- a deletion that fails ---------------------------------------------------------------------*/
 
-static void limit_files(rlim_t bytes)
-{
-    struct rlimit l;
-    assert_int_equal(prlimit(node.a.server->pid, RLIMIT_FSIZE, NULL, &l), 0);
-    l.rlim_cur = bytes ? bytes : l.rlim_max;
-    assert_int_equal(prlimit(node.a.server->pid, RLIMIT_FSIZE, &l, NULL), 0);
-}
-
 /* All who wait for the name are told, not the first alone; then the server ends as it should. */
 static void a_deletion_fails(void **state)
 {
@@ -130,7 +121,7 @@ static void a_deletion_fails(void **state)
     struct raw *make[N];
     up((const char *const[]){NULL});
     reply_free(expect(post(client(), "/v1/sessions", "{'id':'a'}"), 201));
-    limit_files(1);
+    node_limit_files(&node, 1);
     node_signal(&node, SIGSTOP);
     struct raw *del = sent("DELETE", "/v1/sessions/a", "");
     for (int i = 0; i < N; i++)
@@ -139,7 +130,7 @@ static void a_deletion_fails(void **state)
     answered(del, 503, "store_full");
     for (int i = 0; i < N; i++)
         answered(make[i], 409, "session_exists");
-    limit_files(0);
+    node_limit_files(&node, 0);
     assert_int_equal(session_version(client(), "a"), 0);
     node_stop(&node);
     node_done(&node);
@@ -172,13 +163,6 @@ static void a_fork_beside_a_deletion(void **state)
 
 /* --- turns whose time is over in the line ------------------------------------------------------*/
 
-static struct gen finished(struct call *k)
-{
-    struct gen g = {.r = expect(call_finish(k), 200)};
-    output_of(g.r, &g.o);
-    return g;
-}
-
 /* They are told in time, whatever the engine is at; what waits for their places begins then. */
 static void timeouts_make_room(void **state)
 {
@@ -204,14 +188,16 @@ static void timeouts_make_room(void **state)
                                        "'ignore_eos':true,'return_tokens':true",
                                        N + 1);
     for (int i = 0; i < N; i++) {
-        struct gen g = finished(k[i]);
+        struct gen g;
+        generate_finish(k[i], &g);
         assert_string_equal(str_at(g.r->json, "finish_reason"), "timeout");
         gen_done(&g);
     }
     assert_false(call_reply(reading)->over);
     reply_free(expect(session_post(client(), "t0", "/cancel"), 200));
     reply_free(call_finish(reading));
-    struct gen g = finished(last);
+    struct gen g;
+    generate_finish(last, &g);
     assert_int_equal(g.o.n_tokens, 2);
     gen_done(&g);
     node_done(&node);

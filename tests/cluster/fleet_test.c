@@ -392,7 +392,7 @@ static void a_turn_whose_node_is_gone_is_over_with_its_lease(void **state)
     struct call *next = turn_start(fleet_at(&t.fleet, 2), "gone", "And?", 2);
     fleet_node_signal(&t.fleet, 0, SIGCONT);
     struct gen got, want;
-    turn_finish(next, &got);
+    generate_finish(next, &got);
     turn_of(t.mirror.client, &want, "gone", "And?", 2);
     output_same(&got.o, &want.o);
     gen_done(&got);

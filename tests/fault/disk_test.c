@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -201,15 +200,6 @@ static void empty_disk(int fd)
     close(fd);
 }
 
-/* Files may not grow any more; 0: they may. Only the soft limit, which can be raised again. */
-static void limit_files(rlim_t bytes)
-{
-    struct rlimit l;
-    assert_int_equal(prlimit(node.a.server->pid, RLIMIT_FSIZE, NULL, &l), 0);
-    l.rlim_cur = bytes ? bytes : l.rlim_max;
-    assert_int_equal(prlimit(node.a.server->pid, RLIMIT_FSIZE, &l, NULL), 0);
-}
-
 /* Turns on `a` until one is refused: some may find room in what is allocated already. Each that is
  * answered is run on `twin_turns`, later. */
 static unsigned until_refused(long status, const char *code, const char *what)
@@ -354,10 +344,10 @@ static void files_that_may_not_grow(void **state)
     (void)state;
     up("limit");
     prepare();
-    limit_files(400); /* of a new log there would be as little room */
+    node_limit_files(&node, 400); /* of a new log there would be as little room */
     unsigned n = until_refused(503, "store_full", "File too large");
     while_nothing_can_be_written(503, "store_full");
-    limit_files(0);
+    node_limit_files(&node, 0);
     same_history(n);
     node_kill(&node);
     node_start(&node);
@@ -374,7 +364,7 @@ static void full_at_the_end(void **state)
                                     "--sessions-in-memory=4", "--durability=drain", NULL});
     node_start(&node);
     make("a");
-    limit_files(400);
+    node_limit_files(&node, 400);
     node_signal(&node, SIGTERM);
     server_wait_log(node.a.server, "sessions could not be stored");
     assert_non_null(strstr(node.a.server->log, "File too large"));

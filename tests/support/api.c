@@ -71,7 +71,7 @@ static struct call *start(struct client *c, const char *fmt, va_list args, const
     return k;
 }
 
-static void finish(struct call *k, struct gen *ret)
+void generate_finish(struct call *k, struct gen *ret)
 {
     ret->r = expect(call_finish(k), 200);
     output_of(ret->r, &ret->o);
@@ -81,7 +81,7 @@ void generate(struct client *c, struct gen *ret, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    finish(start(c, fmt, args, ""), ret);
+    generate_finish(start(c, fmt, args, ""), ret);
     va_end(args);
 }
 
@@ -89,7 +89,7 @@ void generate_stream(struct client *c, struct gen *ret, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    finish(start(c, fmt, args, ",\"stream\":true"), ret);
+    generate_finish(start(c, fmt, args, ",\"stream\":true"), ret);
     va_end(args);
 }
 
@@ -99,8 +99,8 @@ void generate_both(struct client *c, struct gen *ret, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    finish(start(c, fmt, args, ""), ret);
-    finish(start(c, fmt, again, ",\"stream\":true"), &stream);
+    generate_finish(start(c, fmt, args, ""), ret);
+    generate_finish(start(c, fmt, again, ",\"stream\":true"), &stream);
     va_end(again);
     va_end(args);
     output_same(&ret->o, &stream.o);

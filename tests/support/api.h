@@ -31,6 +31,8 @@ void generate_stream(struct client *c, struct gen *ret, const char *fmt, ...) CL
 void generate_both(struct client *c, struct gen *ret, const char *fmt, ...) CLIENT_PRINTF(3, 4);
 /* Only sent. */
 struct call *generate_start(struct client *c, const char *fmt, ...) CLIENT_PRINTF(2, 3);
+/* Its answer, when it is there; 200. */
+void generate_finish(struct call *k, struct gen *ret);
 
 /* A new session's id, made by the server: a copy that lasts for the next 16 calls. */
 const char *new_session(struct client *c);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "engine/base/mem.h"
 #include "tests/support/stores.h"
@@ -78,6 +79,14 @@ void node_wait(struct node *n, int signal)
     client_close(n->a.client);
     n->a = (struct api){0};
     assert_int_equal(code, signal == SIGTERM ? 0 : -signal);
+}
+
+void node_limit_files(struct node *n, uint64_t bytes)
+{
+    struct rlimit l;
+    assert_int_equal(prlimit(n->a.server->pid, RLIMIT_FSIZE, NULL, &l), 0);
+    l.rlim_cur = bytes ? bytes : l.rlim_max;
+    assert_int_equal(prlimit(n->a.server->pid, RLIMIT_FSIZE, &l, NULL), 0);
 }
 
 void node_stop(struct node *n)
@@ -157,15 +166,9 @@ struct call *turn_start(struct client *c, const char *id, const char *prompt, un
                           id, prompt, seed);
 }
 
-void turn_finish(struct call *k, struct gen *g)
-{
-    g->r = expect(call_finish(k), 200);
-    output_of(g->r, &g->o);
-}
-
 void turn_of(struct client *c, struct gen *g, const char *id, const char *prompt, unsigned seed)
 {
-    turn_finish(turn_start(c, id, prompt, seed), g);
+    generate_finish(turn_start(c, id, prompt, seed), g);
 }
 
 /* --- streams -----------------------------------------------------------------------------------*/

@@ -36,6 +36,10 @@ void node_kill(struct node *n); /* SIGKILL; no call may be under way */
 void node_signal(struct node *n, int signal);
 void node_wait(struct node *n, int signal);
 
+/* Its files may not grow beyond that, as on a full disk; 0: they may again. Only the soft limit,
+ * which can be raised. Until it ends. */
+void node_limit_files(struct node *n, uint64_t bytes);
+
 /* --- sessions ----------------------------------------------------------------------------------*/
 
 /* "/v1/sessions/ID" and what fmt says behind it: a copy that lasts for the next 16 calls. */
@@ -59,7 +63,6 @@ struct reply *snapshot_put(struct client *c, const char *id, const void *p, size
  */
 void turn_of(struct client *c, struct gen *g, const char *id, const char *prompt, unsigned seed);
 struct call *turn_start(struct client *c, const char *id, const char *prompt, unsigned seed);
-void turn_finish(struct call *k, struct gen *g);
 
 /* --- streams that are interrupted
  * ---------------------------------------------------------------*/

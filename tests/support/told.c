@@ -55,7 +55,7 @@ void told_compare(struct told *first, size_t stride, size_t n, struct client *mi
             struct gen want;
             if (!k[i])
                 continue;
-            turn_finish(k[i], &want);
+            generate_finish(k[i], &want);
             if (t->turns[turn].g.r)
                 output_same(&t->turns[turn].g.o, &want.o);
             gen_done(&want);
