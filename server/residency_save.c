@@ -250,9 +250,8 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
         if (v->with_head)
             s->head_dirty = false;
         sl_session_recount(ss, s);
-    } else if (ss->shared && s->in_store &&
-               (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
-        /* Another server has gone on with it: nothing is to be saved here. */
+    } else if (ss->shared && (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
+        /* Another server has gone on with it, or deleted it: nothing is to be saved here. */
         s->stale = s->stale || s->version == v->version;
         code = SL_OK;
     }
@@ -277,13 +276,18 @@ static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_
     v->version = head.version = e->version;
     head.tokens_seen = e->tokens_seen;
     v->replay_tokens = e->replay_tokens;
-    v->with_head = !s->in_store || !sl_session_writes_turns(ss, s);
+    /* In a shared store what makes a session writes its head; one that is not there has gone. */
+    v->with_head = !ss->shared && (!s->in_store || !sl_session_writes_turns(ss, s));
     sl_store_put_snapshot(ss->store, &key, v->version, v->with_head ? &head : NULL, e->data, e->n,
                           on_put, v);
 }
 
 static void start_save(struct sl_sessions *ss, struct sl_session *s)
 {
+    if (s->vanished) {
+        save_ends(ss, s, s->version, NULL);
+        return;
+    }
     struct save *v = sl_calloc(1, sizeof *v);
     if (!v) {
         struct sl_error err;

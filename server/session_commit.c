@@ -112,6 +112,7 @@ static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const s
         ok = (op->paused = sl_strndup(text->data, text->len)) != NULL;
     if (c->answer) {
         op->answer = *c->answer;
+        op->answer.at = sl_sessions_now(op->ss);
         op->answer.key = sl_strdup(c->answer->key);
         op->answer.body = sl_strndup(c->answer->body, c->answer->n_body);
         ok = ok && op->answer.key && op->answer.body && sl_session_make_answers(op->s);
@@ -170,7 +171,7 @@ static void append(struct sl_op *op, const struct sl_commit *c, const struct sl_
                               .continuation = {.s = text->data, .n = text->len}};
     if (c->answer) {
         answer = (struct sl_store_answer){.idempotency_key = c->answer->key,
-                                          .at = c->answer->at,
+                                          .at = op->answer.at,
                                           .body = {c->answer->body, c->answer->n_body}};
         memcpy(answer.request_hash, c->answer->request_hash, sizeof answer.request_hash);
         t.answer = &answer;

@@ -356,7 +356,7 @@ struct sl_commit {
     const uint32_t *tokens; /* new ones of the conversation: prompt and generated */
     size_t n_tokens;
     size_t n_generated;             /* the last so many of them */
-    const struct sl_answer *answer; /* NULL: none; copied */
+    const struct sl_answer *answer; /* NULL: none; copied, with the store's time in place of `at` */
 };
 
 /* version + 1. The lease ends with success; after a failure (QUOTA_EXCEEDED among them, where an

@@ -382,8 +382,7 @@ static enum sl_code ask_answer(struct sl_run *r, struct sl_buf *b, struct sl_ans
 {
     r->spec.answer(r, r->spec.user, b);
     enum sl_code c = sl_buf_code(b, err);
-    *ret = (struct sl_answer){
-        .key = r->key, .at = r->ts->opt.now(), .body = b->data, .n_body = b->len};
+    *ret = (struct sl_answer){.key = r->key, .body = b->data, .n_body = b->len};
     memcpy(ret->request_hash, r->spec.request_hash, sizeof ret->request_hash);
     return c;
 }

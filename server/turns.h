@@ -36,7 +36,6 @@ struct sl_turns_options {
     int64_t begin_token;          /* fed to an empty session first; -1: none */
     const void *initial_state;    /* of turns without a session; NULL: the model's own */
     struct sl_longwork *longwork; /* where long texts are tokenised */
-    int64_t (*now)(void);         /* Unix time, s */
 };
 
 /* Opens the engine and hangs it on the loop. Everything given must outlive it. */

@@ -253,8 +253,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
                                    .n_threads = c->threads,
                                    .begin_token = s->loaded.begin_token,
                                    .initial_state = sl_initial_states_default(app->initial),
-                                   .longwork = sl_server_longwork(app->server),
-                                   .now = unix_seconds};
+                                   .longwork = sl_server_longwork(app->server)};
     code = sl_turns_open(&app->turns, sl_server_loop(app->server), app->model, app->tokenizer,
                          app->sessions, sl_server_metrics(app->server), &opt, err);
     if (code)

@@ -10,7 +10,7 @@
     "local time=call('TIME')\n"                                                                    \
     "local now=tonumber(time[1])\n"                                                                \
     "local ms=now*1000+math.floor(tonumber(time[2])/1000)\n"                                       \
-    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','st','su','by','al','kb','cn','of','kc'}\n" \
+    "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','ll','st','su','by','al','kb','cn','of','kc'}\n" \
     "local K,O,C=H..':k',H..':o',H..':c'\n"                                                        \
     "local function number(kept) return string.match(kept,'^%d+ (%S+) ') or '' end\n"              \
     "local function head(h)\n"                                                                     \
@@ -20,7 +20,11 @@
     " for i,n in ipairs(N) do g[n]=v[i] or '' end\n"                                               \
     " return g\n"                                                                                  \
     "end\n"                                                                                        \
-    "local function held(g) return g.lh~='' and tonumber(g.lu)>ms end\n"                           \
+    /* A lease that has longer to go than leases are given is of a clock that was set back. */      \
+    "local function held(g)\n"                                                                     \
+    " local left=(tonumber(g.lu) or 0)-ms\n"                                                       \
+    " return g.lh~='' and left>0 and left<=(tonumber(g.ll) or 600000)\n"                           \
+    "end\n"                                                                                        \
     "local function gone(g)\n"                                                                     \
     " return g.ttl~='0' and tonumber(g.use)+tonumber(g.ttl)<now and not held(g)\n"                 \
     "end\n"                                                                                        \
@@ -67,10 +71,11 @@
     " call('ZADD',ALL,ends(use,ttl),ARGV[1]..'/'..ARGV[2])\n"                                      \
     "end\n"                                                                                        \
     /* May a holder of this fence change it? A lease that ran out and was not taken still counts: */ \
-    /* nobody has done anything since. Without a fence only what nobody holds is changed. */       \
+    /* nobody has done anything since. One that was given back does not: its holder has given up */ \
+    /* what comes late. Without a fence only what nobody holds is changed. */                      \
     "local function fenced(g,fence)\n"                                                             \
     " if fence=='0' then return held(g) and {'busy',ms,g.lk} end\n"                                \
-    " return g.fen~=fence and {'fence'}\n"                                                         \
+    " return (g.fen~=fence or g.lh=='') and {'fence'}\n"                                           \
     "end\n"
 
 /* What is kept to rewind to. first: the oldest version that is to stay within reach, ''  where none
@@ -240,7 +245,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "local fen=g.fen\n"
     "if g.lh~=holder then fen=string.format('%.0f',math.max(tonumber(g.fen)+1,ms)) end\n"
     "if ARGV[7]=='1' then call('HDEL',H,'lh') end\n"
-    "call('HSET',H,'lh',holder,'lu',string.format('%.0f',ms+tonumber(ARGV[6])),'lk',ARGV[5],'fen',fen)\n"
+    "call('HSET',H,'lh',holder,'lu',digits(ms+tonumber(ARGV[6])),'ll',ARGV[6],'lk',ARGV[5],'fen',fen)\n"
     "g.fen=fen\n"
     "return view(g)\n",
 
@@ -250,7 +255,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if not g then return {'none',ms} end\n"
     "if g.fen~=ARGV[3] or g.lh=='' then return {'fence',ms} end\n"
     "call('HDEL',H,'lu')\n"
-    "call('HSET',H,'lu',string.format('%.0f',ms+tonumber(ARGV[4])))\n"
+    "call('HSET',H,'lu',digits(ms+tonumber(ARGV[4])),'ll',ARGV[4])\n"
     "return {'ok',ms}\n",
 
     /* fence */
@@ -267,20 +272,22 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if call('HGET',H,'lh')==ARGV[3] then call('HDEL',H,'lh','lu','lk') end\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token */
+    /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token. One
+     * that comes with a fence makes no session: there was one, and it has gone. */
     [SL_LUA_HEAD] = BEGIN COUNT MAKE
     "local inc,fence=ARGV[3],ARGV[4]\n"
+    "local new=fence=='0' and ARGV[5]==string.rep('0',20)\n"
     "local g=head(H)\n"
-    "if g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
+    "if new and g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
     "if not g then\n"
-    " if ARGV[5]~=string.rep('0',20) then return {'none',ms} end\n"
+    " if not new then return {'none',ms} end\n"
     " local f=full(5)\n"
     " if f then return f end\n"
     " set(nil,inc,5,'sv',ARGV[5],'rt',0,'fen',0)\n"
     " call('UNLINK',K,O,C)\n" /* of another life, from a server that did not know them */
     " return {'ok',ms}\n"
     "end\n"
-    "if g.inc~=inc then return {'exists',ms} end\n"
+    "if g.inc~=inc then return {new and 'exists' or 'none',ms} end\n"
     "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
     "local by=charge(14,g,ARGV[10],g.al,g.tok)\n"
     "local f=fenced(g,fence) or over(g,by,ARGV[13])\n"
@@ -341,7 +348,8 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "return {'ok',ms}\n",
 
     /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token, 16: N,
-     * bytes, 18: first kept, of this version; digest, 20: with the head?, call. Without the head
+     * bytes, 18: first kept, of this version; digest, 20: with the head?, call. With the head it makes
+     * a session where it comes without a fence, as HEAD does. Without the head
      * there may be later versions: what is not to be kept goes with the next turn then (of: turns may
      * have to). */
     [SL_LUA_SNAP] = BEGIN COUNT MAKE KEPT
@@ -354,9 +362,10 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if call('STRLEN',S)~=tonumber(ARGV[17]) then return {'missing',ms} end\n"
     "local function no(a) call('UNLINK',S) return a end\n"
     "local snap={'sv',ver,'sn',ARGV[16],'sz',ARGV[17],'sd',ARGV[19],'st',ARGV[6],'su',ARGV[8]}\n"
-    "if whole and g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
+    "local new=whole and fence=='0'\n"
+    "if new and g and g.inc~=inc and gone(g) then wipe(H,IDS,ARGV[1],ARGV[2]) g=nil end\n"
     "if not g then\n"
-    " if not whole then return no({'none',ms}) end\n"
+    " if not new then return no({'none',ms}) end\n"
     " local f=full(5)\n"
     " if f then return no(f) end\n"
     " set(nil,inc,5,'rt',0,'fen',0,'op',ARGV[21],unpack(snap))\n"
@@ -364,7 +373,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " call('PERSIST',S)\n"
     " return {'ok',ms}\n"
     "end\n"
-    "if g.inc~=inc then return no({whole and 'exists' or 'other',ms}) end\n"
+    "if g.inc~=inc then return no({new and 'exists' or whole and 'none' or 'other',ms}) end\n"
     "if ver<g.sv or (whole and ver<g.ver) or (not whole and ver>g.ver) then\n"
     " return no({'version',ms,g.ver})\n"
     "end\n"

@@ -101,6 +101,10 @@ static void test_a_lease_that_is_over(void **state)
     assert_int_equal(turn(b, &held, 1), SL_OK);
     assert_int_equal(turn(a, &late, 2), SL_E_LEASE_LOST);
     assert_int_equal(look(a, &k).view.head.version, 1);
+    /* Nor does one count that was given back. */
+    late.fence = take(a, &k, NULL).view.head.key.fence;
+    assert_int_equal(release(a, &late), SL_OK);
+    assert_int_equal(turn(a, &late, 2), SL_E_LEASE_LOST);
     /* One that nobody took: nothing has happened since, so it still counts. */
     free.fence = take(a, &free, NULL).view.head.key.fence;
     set_lease_over(&free);
@@ -141,6 +145,72 @@ static void test_fences_are_of_one_lease_alone(void **state)
     assert_true(held.fence > late.fence);
     assert_int_equal(release(b, &late), SL_OK);
     assert_true(look(b, &k).view.held);
+    free_shop(b);
+    free_shop(a);
+}
+
+static void put_late(struct shop *st, const struct sl_store_key *k, uint64_t version)
+{
+    struct got g;
+    struct sl_store_head h = {.key = *k, .version = version, .used_at = st->base};
+    unsigned char *p = sl_calloc(10, 1);
+    assert_non_null(p);
+    if (version) {
+        sl_store_put_snapshot(st->store, k, version, &h, p, 10, on_got, expect(st, &g));
+    } else {
+        sl_free(p);
+        sl_store_put_head(st->store, &h, on_got, expect(st, &g));
+    }
+    must_fail(st, &g, SL_E_SESSION_NOT_FOUND, "no session");
+}
+
+/* What is written under a lease after the session was deleted makes no other one, not where there
+ * is one of its name by then. */
+static void test_nothing_comes_back(void **state)
+{
+    (void)state;
+    struct shop *a = new_redis_shop(), *b = other_redis_shop();
+    struct got g;
+    do_create(a, 0);
+    shop_run(a);
+    struct sl_store_key k = shop_key(a, 0), late = k, held = k;
+    late.fence = take(a, &k, NULL).view.head.key.fence;
+    set_lease_over(&k);
+    held.fence = take(b, &k, NULL).view.head.key.fence;
+    sl_store_remove(b->store, &held, on_got, expect(b, &g));
+    shop_run(b);
+    assert_int_equal(g.code, SL_OK);
+    put_late(a, &late, 0);
+    put_late(a, &late, 1);
+    assert_int_equal(look(b, &k).code, SL_E_SESSION_NOT_FOUND);
+
+    do_create(a, 0);
+    shop_run(a);
+    k = shop_key(a, 0);
+    assert_memory_not_equal(k.incarnation, late.incarnation, sizeof k.incarnation);
+    redis_do(&redis, "HMSET slate1:{%s/%s} ttl 1 use 1", k.tenant, k.id); /* it has expired */
+    put_late(a, &late, 0);
+    put_late(a, &late, 1);
+    free_shop(b);
+    free_shop(a);
+}
+
+/* Redis' clock was set back: a lease of before would be one for ever. */
+static void test_a_clock_that_was_set_back(void **state)
+{
+    (void)state;
+    struct shop *a = new_redis_shop(), *b = other_redis_shop();
+    do_create(a, 0);
+    shop_run(a);
+    struct sl_store_key k = shop_key(a, 0), held = k;
+    assert_int_equal(take(a, &k, NULL).code, SL_OK);
+    assert_int_equal(take(b, &k, NULL).code, SL_E_SESSION_BUSY);
+    redis_do(&redis, "HINCRBY slate1:{%s/%s} lu 3600000", k.tenant, k.id);
+    assert_false(look(b, &k).view.held);
+    struct seen s = take(b, &k, NULL);
+    assert_int_equal(s.code, SL_OK);
+    held.fence = s.view.head.key.fence;
+    assert_int_equal(turn(b, &held, 1), SL_OK);
     free_shop(b);
     free_shop(a);
 }
@@ -467,6 +537,8 @@ int main(void)
         cmocka_unit_test(test_one_holder_at_a_time),
         cmocka_unit_test(test_a_lease_that_is_over),
         cmocka_unit_test(test_fences_are_of_one_lease_alone),
+        cmocka_unit_test(test_nothing_comes_back),
+        cmocka_unit_test(test_a_clock_that_was_set_back),
         cmocka_unit_test(test_names_and_leases),
         cmocka_unit_test(test_what_was_given_up_is_given_back),
         cmocka_unit_test(test_what_was_taken_since_stays),
