@@ -318,7 +318,7 @@ static bool is_at_rest(const struct sl_session *s)
 
 static bool may_go(const struct sl_session *s)
 {
-    return is_at_rest(s) && !sl_session_is_unwritable(s);
+    return is_at_rest(s) && !s->unwritten && !sl_session_is_unwritable(s);
 }
 
 static void drop(struct sl_sessions *ss, struct sl_session *s)

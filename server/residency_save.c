@@ -232,6 +232,12 @@ static void save_ends(struct sl_sessions *ss, struct sl_session *s, uint64_t ver
         sl_residency_balance(ss);
 }
 
+/* In a shared store who makes a session writes its head; another one that is not there has gone. */
+static bool is_made(const struct sl_session *s)
+{
+    return s->making || s->unwritten;
+}
+
 static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
 {
     struct save *v = arg;
@@ -250,7 +256,8 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
         if (v->with_head)
             s->head_dirty = false;
         sl_session_recount(ss, s);
-    } else if (ss->shared && (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
+    } else if (ss->shared && !is_made(s) &&
+               (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
         /* Another server has gone on with it, or deleted it: nothing is to be saved here. */
         s->stale = s->stale || s->version == v->version;
         code = SL_OK;
@@ -276,8 +283,7 @@ static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_
     v->version = head.version = e->version;
     head.tokens_seen = e->tokens_seen;
     v->replay_tokens = e->replay_tokens;
-    /* In a shared store what makes a session writes its head; one that is not there has gone. */
-    v->with_head = !ss->shared && (!s->in_store || !sl_session_writes_turns(ss, s));
+    v->with_head = ss->shared ? is_made(s) : !s->in_store || !sl_session_writes_turns(ss, s);
     sl_store_put_snapshot(ss->store, &key, v->version, v->with_head ? &head : NULL, e->data, e->n,
                           on_put, v);
 }
@@ -345,7 +351,7 @@ static void on_flushed(void *arg, struct sl_session *s, const struct sl_error *e
 static void flush_bucket(struct sl_sessions *ss, size_t i)
 {
     for (struct sl_session *s = sl_session_table_at(&ss->table, i); s; s = s->next_same) {
-        if (sl_session_is_saved(ss, s))
+        if (s->unwritten || sl_session_is_saved(ss, s))
             continue;
         ss->n_flushing++;
         sl_sessions_save(ss, s, on_flushed, ss);

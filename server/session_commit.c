@@ -65,6 +65,29 @@ static bool wants_snapshot(const struct sl_sessions *ss, const struct sl_session
             (double)(s->reread_tokens - unread) > (double)ss->opt.replay_limit * cost);
 }
 
+static void commit_ends(struct sl_op *op)
+{
+    struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
+    sl_lease_ends(ss, s, true); /* the store ended it with the turn */
+    sl_sessions_give_back(ss, s);
+    if (wants_snapshot(ss, s) && !s->saving)
+        sl_sessions_save(ss, s, no_more_than_noted, NULL);
+    sl_op_end(op, s, NULL);
+}
+
+static void on_first_saved(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct sl_op *op = arg;
+    if (!err) {
+        s->unwritten = false;
+        commit_ends(op);
+        return;
+    }
+    s->state = NULL; /* it is the caller's again, who deletes the session */
+    sl_op_end(op, s, err);
+}
+
 static void on_appended(void *arg, enum sl_code code, const struct sl_error *err)
 {
     struct sl_op *op = arg;
@@ -82,11 +105,12 @@ static void on_appended(void *arg, enum sl_code code, const struct sl_error *err
     if (op->answer.key)
         sl_session_push_answer(s, &op->answer);
     s->replay_tokens += op->n_tokens;
-    sl_lease_ends(ss, s, true); /* the store ended it with the turn */
-    sl_sessions_give_back(ss, s);
-    if (wants_snapshot(ss, s) && !s->saving)
-        sl_sessions_save(ss, s, no_more_than_noted, NULL);
-    sl_op_end(op, s, NULL);
+    if (!s->unwritten) {
+        commit_ends(op);
+        return;
+    }
+    s->used_at = sl_sessions_now(ss);
+    sl_sessions_save(ss, s, on_first_saved, op);
 }
 
 /* The continuation as JSON; a finished turn's ring follows from its tokens. */
@@ -195,7 +219,7 @@ void sl_sessions_commit(struct sl_sessions *ss, struct sl_session *s, const stru
     op->s = s;
     sl_buf_init(&text, 64u << 20);
     enum sl_code code = SL_OK;
-    if (ss->shared && !sl_session_is_ephemeral(s) && (!s->fence || s->lease_lost))
+    if (ss->shared && !sl_session_is_ephemeral(s) && !s->unwritten && (!s->fence || s->lease_lost))
         code = sl_fail(&err, SL_E_LEASE_LOST,
                        "the lease of session '%s' was lost while the turn ran; nothing of it was "
                        "kept",
@@ -465,7 +489,7 @@ static enum sl_code check_source(const struct sl_op *op, struct sl_error *err)
 
 void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
                          const char *id, int64_t ttl_s, struct sl_text metadata,
-                         enum sl_restore_kind kind, const void *data, size_t n,
+                         enum sl_restore_kind kind, const void *data, size_t n, bool for_turn,
                          struct sl_restoring *ret, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
@@ -479,6 +503,7 @@ void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_s
     if (ret)
         ret->op = op;
     op->is_new = !over;
+    op->for_turn = for_turn;
     op->ttl_s = ttl_s;
     op->version = over ? over->version + 1 : 1;
     enum sl_code c = check_source(op, &err);

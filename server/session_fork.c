@@ -187,7 +187,7 @@ static void fork_refused(struct sl_op *op, const struct sl_error *err)
 
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
                       const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
-                      sl_session_done *cb, void *arg)
+                      bool for_turn, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
     char made[SL_SESSION_ID_MAX + 1];
@@ -206,6 +206,7 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const str
         return;
     }
     op->ttl_s = has_ttl ? ttl_s : from->ttl_s;
+    op->for_turn = for_turn && !at->given;
     if (!metadata.s && from->metadata)
         metadata = (struct sl_text){from->metadata, from->n_metadata};
     op->from = from;

@@ -193,7 +193,7 @@ void sl_sessions_look(struct sl_sessions *ss, const char *tenant, const char *id
     struct sl_session *s = NULL;
     if (ss->shared)
         s = sl_registry_lookup(ss, tenant, id);
-    if (!ss->shared || (s && s->fence && !s->lease_lost && !s->going)) {
+    if (!ss->shared || (s && ((s->fence && !s->lease_lost && !s->going) || s->unwritten))) {
         enum sl_code c = sl_sessions_find(ss, tenant, id, &s, &err);
         cb(arg, c ? NULL : s, c ? &err : NULL);
         return;

@@ -263,6 +263,7 @@ static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
     s->n_metadata = op->n_metadata;
     op->metadata = NULL;
     s->leased = s->making = true;
+    s->unwritten = op->for_turn && sl_session_writes_turns(op->ss, s);
     op->s = s;
     return SL_OK;
 }
@@ -346,12 +347,13 @@ void sl_op_keep_empty(struct sl_op *op)
 }
 
 void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
-                        struct sl_text metadata, sl_session_done *cb, void *arg)
+                        struct sl_text metadata, bool for_turn, sl_session_done *cb, void *arg)
 {
     struct sl_op *op = sl_op_begin(ss, NULL, "for a session", cb, arg);
     if (!op)
         return;
     op->ttl_s = ttl_s;
+    op->for_turn = for_turn;
     sl_op_make(op, tenant, id, metadata, sl_op_keep_empty);
 }
 

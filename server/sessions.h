@@ -108,6 +108,7 @@ struct sl_session {
     bool going;         /* a delete has the lease */
     bool forgotten;     /* gone as soon as nobody reads it (ephemeral ones only) */
     bool in_store;      /* the store knows it */
+    bool unwritten;     /* made for a turn that writes it: before, the store must not know it */
     bool head_dirty;    /* and not yet what is new of its head */
     bool is_unwritable; /* no snapshot can hold what it was at that version: */
     uint64_t unwritable_version;
@@ -204,21 +205,24 @@ void sl_sessions_look(struct sl_sessions *ss, const char *tenant, const char *id
                       sl_session_done *cb, void *arg);
 
 /* A new, empty session; id NULL: one is made from 128 random bits. metadata may be s NULL.
+ * for_turn, here and below: it is made for a turn that its caller starts in the callback, and is to
+ * be there with that or not at all. So the commit writes it, and until then other servers, and this
+ * one after a crash, do not know it; where the turn fails, its caller deletes it.
  * Errors: SESSION_EXISTS, SESSIONS_FULL, QUOTA_EXCEEDED, NO_MEMORY, INTERNAL (no random bits), the
  * store's. */
 void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
-                        struct sl_text metadata, sl_session_done *cb, void *arg);
+                        struct sl_text metadata, bool for_turn, sl_session_done *cb, void *arg);
 
 /* A new session at the last commit of another one (which may be busy), or as that was at another
  * moment (at->given): then the versions of then, too, and CHECKPOINT_NOT_FOUND. Time to live
  * and metadata are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens
  * and ring are the same, the incarnation is a new one. id NULL: one is made that begins as the
  * other's, up to
- * "--". What is pending is taken of the quota of tokens again, as an upload's is. Errors as create,
- * and those of a load. */
+ * "--". What is pending is taken of the quota of tokens again, as an upload's is. for_turn: of one
+ * at its last commit; another one is written at once. Errors as create, and those of a load. */
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
                       const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
-                      sl_session_done *cb, void *arg);
+                      bool for_turn, sl_session_done *cb, void *arg);
 
 /* metadata.s NULL: stays. Errors: SESSION_BUSY, QUOTA_EXCEEDED, NO_MEMORY, the store's. */
 void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl, int64_t ttl_s,
@@ -249,7 +253,7 @@ struct sl_restoring {
  * Errors: SNAPSHOT_*, SESSION_EXISTS, SESSIONS_FULL, QUOTA_EXCEEDED, NO_MEMORY, the store's. */
 void sl_sessions_restore(struct sl_sessions *ss, const char *tenant, struct sl_session *over,
                          const char *id, int64_t ttl_s, struct sl_text metadata,
-                         enum sl_restore_kind kind, const void *data, size_t n,
+                         enum sl_restore_kind kind, const void *data, size_t n, bool for_turn,
                          struct sl_restoring *ret, sl_session_done *cb, void *arg);
 
 /* Nobody wants it any more. One that waits for a place ends now (calls back, with an error), and

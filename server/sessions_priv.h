@@ -231,7 +231,7 @@ struct sl_op {
     struct sl_session *from; /* fork */
     sl_session_done *cb;
     void *arg;
-    bool has_ttl, is_new, removes;
+    bool has_ttl, is_new, removes, for_turn;
 
     /* sl_sessions_take(); id is the turn's Idempotency-Key then */
     bool strict;
@@ -320,7 +320,7 @@ static inline bool sl_session_is_ephemeral(const struct sl_session *s)
 static inline bool sl_session_writes_turns(const struct sl_sessions *ss, const struct sl_session *s)
 {
     return ss->store && (ss->shared || ss->opt.durability == SL_DURABILITY_TURN) &&
-           !sl_session_is_ephemeral(s);
+           !sl_session_is_ephemeral(s) && !s->unwritten;
 }
 
 /* Does the store hold its snapshot as of now? What is not in memory has nothing newer than the

@@ -2,8 +2,9 @@
  *
  * What changes a session answers when the change is durable, so every handler may answer later; a
  * client that goes meanwhile changes nothing. POST /v1/sessions may read a first prompt: then the
- * session is there (and busy) while it is read, and is removed again where that fails or the client
- * goes, so that nobody finds half of what was asked for. */
+ * session is there (and busy, and on this server alone) while it is read, is written with it, and
+ * is removed again where that fails or the client goes, so that nobody finds half of what was asked
+ * for. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,11 @@ struct creation {
     struct sl_run *run;
     struct sl_error err;
 };
+
+static bool reads(const struct sl_session_request *q)
+{
+    return q->input.kind != SL_INPUT_NONE;
+}
 
 static void forget_request(struct creation *k)
 {
@@ -169,7 +175,7 @@ static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
     k->tenant = s->tenant;
     memcpy(k->id, s->id, strlen(s->id) + 1);
     memcpy(k->incarnation, s->incarnation, sizeof k->incarnation);
-    if (k->ex && k->q.input.kind == SL_INPUT_NONE)
+    if (k->ex && !reads(&k->q))
         creation_succeeds(k);
     else if (!k->ex || start_reading(k, &k->err))
         undo(k);
@@ -202,7 +208,7 @@ static void on_source(void *arg, struct sl_session *from, const struct sl_error 
         creation_fails(k, &own);
     else
         sl_sessions_fork(k->app->sessions, from, &q->at, id, q->has_ttl, q->ttl_s, q->metadata,
-                         on_made, k);
+                         reads(q), on_made, k);
 }
 
 /* Errors are those that need no waiting; else on_made() follows. */
@@ -223,18 +229,18 @@ static enum sl_code make_session(struct creation *k, struct sl_error *err)
         sl_sessions_look(app->sessions, tenant, q->from_session, on_source, k);
     else if (q->from_snapshot)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,
-                            SL_RESTORE_SNAPSHOT, q->from_snapshot, q->n_from_snapshot,
+                            SL_RESTORE_SNAPSHOT, q->from_snapshot, q->n_from_snapshot, reads(q),
                             &k->restoring, on_made, k);
     else if (q->from_initial_state)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata,
                             SL_RESTORE_INITIAL_STATE, q->from_initial_state,
-                            q->n_from_initial_state, &k->restoring, on_made, k);
+                            q->n_from_initial_state, reads(q), &k->restoring, on_made, k);
     else if (state)
         sl_sessions_restore(app->sessions, tenant, NULL, id, ttl_s, q->metadata, SL_RESTORE_STATE,
-                            state, sl_model_info(app->model)->state_bytes, &k->restoring, on_made,
-                            k);
+                            state, sl_model_info(app->model)->state_bytes, reads(q), &k->restoring,
+                            on_made, k);
     else
-        sl_sessions_create(app->sessions, tenant, id, ttl_s, q->metadata, on_made, k);
+        sl_sessions_create(app->sessions, tenant, id, ttl_s, q->metadata, reads(q), on_made, k);
     return SL_OK;
 }
 
@@ -405,7 +411,7 @@ static void post_fork(struct sl_exchange *ex)
     if (c)
         sl_exchange_fail(ex, &err);
     else
-        sl_sessions_fork(app->sessions, from, &q.at, q.id, q.has_ttl, q.ttl_s, q.metadata,
+        sl_sessions_fork(app->sessions, from, &q.at, q.id, q.has_ttl, q.ttl_s, q.metadata, false,
                          sl_waiting_done, w);
     sl_session_request_done(&q);
 }

@@ -161,8 +161,8 @@ void sl_put_snapshot(struct sl_exchange *ex)
     }
     sl_exchange_on(ex, &put_events, w);
     sl_sessions_restore(app->sessions, sl_exchange_tenant(ex), over, id, sl_app_default_ttl(app),
-                        (struct sl_text){NULL, 0}, SL_RESTORE_SNAPSHOT, body, n, &w->restoring,
-                        sl_waiting_done, w);
+                        (struct sl_text){NULL, 0}, SL_RESTORE_SNAPSHOT, body, n, false,
+                        &w->restoring, sl_waiting_done, w);
 }
 
 /* --- pause and resume

@@ -66,12 +66,13 @@ void sl_stateless_start(struct sl_generation *g)
     const void *state = sl_initial_states_default(g->app->initial);
     if (q->initial_state)
         sl_sessions_restore(ss, SL_EPHEMERAL_TENANT, NULL, NULL, 0, none, SL_RESTORE_SNAPSHOT,
-                            q->initial_state, q->n_initial_state, &g->restoring, on_made, g);
+                            q->initial_state, q->n_initial_state, false, &g->restoring, on_made, g);
     else if (state)
         sl_sessions_restore(ss, SL_EPHEMERAL_TENANT, NULL, NULL, 0, none, SL_RESTORE_STATE, state,
-                            sl_model_info(g->app->model)->state_bytes, &g->restoring, on_made, g);
+                            sl_model_info(g->app->model)->state_bytes, false, &g->restoring,
+                            on_made, g);
     else
-        sl_sessions_create(ss, SL_EPHEMERAL_TENANT, NULL, 0, none, on_made, g);
+        sl_sessions_create(ss, SL_EPHEMERAL_TENANT, NULL, 0, none, false, on_made, g);
 }
 
 static void on_encoded(void *arg, struct sl_session *s, const struct sl_encoded *e,

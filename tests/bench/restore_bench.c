@@ -94,7 +94,7 @@ static void restore(struct sl_sessions *ss, size_t i)
     snprintf(id, sizeof id, "s%zu", i);
     b.n_waiting++;
     sl_sessions_restore(ss, "default", NULL, id, 0, (struct sl_text){NULL, 0}, SL_RESTORE_SNAPSHOT,
-                        b.file, b.file_n, NULL, on_done, NULL);
+                        b.file, b.file_n, false, NULL, on_done, NULL);
     settle();
 }
 
@@ -121,8 +121,8 @@ static double run_forks(struct sl_sessions *ss, struct sl_slab *slab, double *re
         must(sl_sessions_find(ss, "default", id, &from, &err), &err);
         double t = now();
         b.n_waiting++;
-        sl_sessions_fork(ss, from, &as_it_is, NULL, false, 0, (struct sl_text){NULL, 0}, on_done,
-                         NULL);
+        sl_sessions_fork(ss, from, &as_it_is, NULL, false, 0, (struct sl_text){NULL, 0}, false,
+                         on_done, NULL);
         settle();
         alone += now() - t;
         forks[i] = b.last;
