@@ -131,21 +131,26 @@ struct sl_group *quant_inputs(const float *x, size_t rows, size_t n_in, size_t *
     return q;
 }
 
-void quant_check(const struct sl_kernels *k, const unsigned char *panels, enum sl_dtype type,
-                 const struct sl_group *x, size_t ldx, size_t rows, size_t n_in, size_t n_out,
-                 size_t begin, size_t end)
+void quant_check(const unsigned char *panels, enum sl_dtype type, const struct sl_group *x,
+                 size_t ldx, size_t rows, size_t n_in, size_t n_out, size_t begin, size_t end)
 {
+    const struct sl_kernels *ref = sl_kernels_find("ref");
     size_t ldy = sl_panels(n_out) * SL_PANEL + 3, n = rows * ldy - 3;
     float *got = quant_floats(n), *want = quant_floats(n);
     for (size_t i = 0; i < n; i++)
-        got[i] = want[i] = 12345;
-    sl_kernels_find("ref")->matmul_q(want, ldy, x, ldx, rows, panels, type, n_in, begin, end);
-    k->matmul_q(got, ldy, x, ldx, rows, panels, type, n_in, begin, end);
-    size_t i = first_difference(got, want, n);
-    if (i < n)
-        fail_msg("%s %s, %zu rows of %zu to %zu, panels %zu to %zu: [%zu][%zu] is %a, not %a",
-                 k->name, sl_dtype_name(type), rows, n_in, n_out, begin, end, i / ldy, i % ldy,
-                 (double)got[i], (double)want[i]);
+        want[i] = 12345;
+    ref->matmul_q(want, ldy, x, ldx, rows, panels, type, n_in, begin, end);
+    FOR_TABLES(k, ref)
+    {
+        for (size_t i = 0; i < n; i++)
+            got[i] = 12345;
+        k->matmul_q(got, ldy, x, ldx, rows, panels, type, n_in, begin, end);
+        size_t i = first_difference(got, want, n);
+        if (i < n)
+            fail_msg("%s %s, %zu rows of %zu to %zu, panels %zu to %zu: [%zu][%zu] is %a, not %a",
+                     k->name, sl_dtype_name(type), rows, n_in, n_out, begin, end, i / ldy, i % ldy,
+                     (double)got[i], (double)want[i]);
+    }
     sl_free(got);
     sl_free(want);
 }
@@ -154,24 +159,19 @@ const size_t quant_rows[] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12,
                              13, 14, 16, 18, 20, 22, 24, 25, 37, 64, 0};
 
 void quant_check_rows(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t n_out,
-                      int values)
+                      const size_t *rows, int values)
 {
-    const struct sl_kernels *ref = sl_kernels_find("ref");
-    size_t end = sl_panels(n_out);
-    for (size_t i = 0; quant_rows[i]; i++) {
-        size_t n = quant_rows[i] * n_in, ld;
+    for (; *rows; rows++) {
+        size_t n = *rows * n_in, end = sl_panels(n_out), ld;
         float *x = quant_floats(n);
         if (values == 0)
             fill_uniform(x, n, n);
         else
             fill_special(x, n, n, values == 2);
-        struct sl_group *q = quant_inputs(x, quant_rows[i], n_in, &ld);
-        FOR_TABLES(k, ref)
-        {
-            quant_check(k, panels, type, q, ld, quant_rows[i], n_in, n_out, 0, end);
-            if (end > 2)
-                quant_check(k, panels, type, q, ld, quant_rows[i], n_in, n_out, 1, end - 1);
-        }
+        struct sl_group *q = quant_inputs(x, *rows, n_in, &ld);
+        quant_check(panels, type, q, ld, *rows, n_in, n_out, 0, end);
+        if (end > 2)
+            quant_check(panels, type, q, ld, *rows, n_in, n_out, 1, end - 1);
         sl_free(q);
         sl_free(x);
     }

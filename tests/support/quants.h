@@ -45,19 +45,18 @@ unsigned char *quant_from_k_blocks(enum sl_dtype type, size_t n_out, size_t n_in
  * use. */
 struct sl_group *quant_inputs(const float *x, size_t rows, size_t n_in, size_t *ret_ld);
 
-/* Panels [begin, end) of a product by k, against the scalar one, bit for bit; the rest must stay as
- * it was. Fails the test. */
-void quant_check(const struct sl_kernels *k, const unsigned char *panels, enum sl_dtype type,
-                 const struct sl_group *x, size_t ldx, size_t rows, size_t n_in, size_t n_out,
-                 size_t begin, size_t end);
+/* Panels [begin, end) of a product by every table, against the scalar one, bit for bit; the rest
+ * must stay as it was. Fails the test. */
+void quant_check(const unsigned char *panels, enum sl_dtype type, const struct sl_group *x,
+                 size_t ldx, size_t rows, size_t n_in, size_t n_out, size_t begin, size_t end);
 
-/* Numbers of rows that take every way that there is; ends with 0. */
+/* Numbers of rows that take every way that there is, but for blocks of blocks; ends with 0. */
 extern const size_t quant_rows[];
 
-/* All of them, of inputs that are `values` 0: ordinary, 1: with all kinds of numbers, 2: with what
- * is no number; panels from the first to the last, and those between. */
+/* So many rows (a list as quant_rows) of inputs that are `values` 0: ordinary, 1: with all kinds of
+ * numbers, 2: with what is no number; panels from the first to the last, and those between. */
 void quant_check_rows(const unsigned char *panels, enum sl_dtype type, size_t n_in, size_t n_out,
-                      int values);
+                      const size_t *rows, int values);
 
 /* Sums of the scalar product against those in double precision of the weights that weight_at reads
  * (outputs beyond n_out: zero). n_out: up to 32. */
