@@ -81,13 +81,24 @@ const struct sl_kernels *sl_kernels_find(const char *name)
     return NULL;
 }
 
+static const char *const *names_of(const char *ret[N_TABLES + 1], bool runs_here)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < N_TABLES; i++)
+        if (tables[i].runs_here() == runs_here)
+            ret[n++] = tables[i].table->name;
+    ret[n] = NULL;
+    return ret;
+}
+
 const char *const *sl_kernels_names(void)
 {
     static _Thread_local const char *names[N_TABLES + 1];
-    size_t n = 0;
-    for (size_t i = 0; i < N_TABLES; i++)
-        if (tables[i].runs_here())
-            names[n++] = tables[i].table->name;
-    names[n] = NULL;
-    return names;
+    return names_of(names, true);
+}
+
+const char *const *sl_kernels_missing(void)
+{
+    static _Thread_local const char *names[N_TABLES + 1];
+    return names_of(names, false);
 }

@@ -223,6 +223,8 @@ const struct sl_kernels *sl_kernels_find(const char *name);
 
 /* Names of all tables that this machine can run, best first; ends with NULL. The thread's own. */
 const char *const *sl_kernels_names(void);
+/* Likewise of those that this architecture has and this machine cannot run. */
+const char *const *sl_kernels_missing(void);
 
 /* Exact widening of n contiguous elements (F32, F16, BF16, F64 is rounded) to f32. */
 void sl_widen(float *y, const void *x, enum sl_dtype type, size_t n);

@@ -11,6 +11,7 @@
 #include "engine/base/mem.h"
 #include "tests/support/floats.h"
 #include "tests/support/quants.h"
+#include "tests/support/tables.h"
 
 const enum sl_dtype quant_types[QUANT_TYPES] = {SL_DTYPE_Q8, SL_DTYPE_Q5, SL_DTYPE_Q4,
                                                 SL_DTYPE_Q4_0};

@@ -9,11 +9,6 @@
 enum { QUANT_TYPES = 4, QUANT_PACKED = 3 }; /* the last comes from files only */
 extern const enum sl_dtype quant_types[QUANT_TYPES];
 
-/* Every table but `ref`. */
-#define FOR_TABLES(k, ref)                                                                         \
-    for (const char *const *name_ = sl_kernels_names(); *name_; name_++)                           \
-        for (const struct sl_kernels *k = sl_kernels_find(*name_); k && k != (ref); k = NULL)
-
 float *quant_floats(size_t n);
 
 extern const int quant_levels[16]; /* of Q4 codes, from the zero */

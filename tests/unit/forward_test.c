@@ -18,6 +18,7 @@
 #include "tests/support/runner.h"
 #include "tests/support/rwkv7_slow.h"
 #include "tests/support/seeded.h"
+#include "tests/support/tables.h"
 
 enum { T = 70, OTHERS_MAX = AMONG_MAX, MAX_ROWS = 256 };
 
@@ -398,11 +399,11 @@ static void test_long_run(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slow),           cmocka_unit_test(test_invariance_odd),
-        cmocka_unit_test(test_invariance_big), cmocka_unit_test(test_many_threads),
-        cmocka_unit_test(test_tables),         cmocka_unit_test(test_nan_neighbour),
-        cmocka_unit_test(test_counter),        cmocka_unit_test(test_asked_logits),
-        cmocka_unit_test(test_long_run),
+        cmocka_unit_test(every_table_runs_here), cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_invariance_odd),   cmocka_unit_test(test_invariance_big),
+        cmocka_unit_test(test_many_threads),     cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_nan_neighbour),    cmocka_unit_test(test_counter),
+        cmocka_unit_test(test_asked_logits),     cmocka_unit_test(test_long_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

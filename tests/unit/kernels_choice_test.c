@@ -15,15 +15,11 @@
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
 #include "tests/support/floats.h"
+#include "tests/support/tables.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static const struct sl_kernels *ref;
-
-/* for (each table) */
-#define FOR_TABLES(k)                                                                              \
-    for (const char *const *name_ = sl_kernels_names(); *name_; name_++)                           \
-        for (const struct sl_kernels *k = sl_kernels_find(*name_); k; k = NULL)
 
 /* Every length up to a few registers, and some longer ones. */
 enum { SHORT = 70 };
@@ -76,7 +72,7 @@ static void assert_floats(const struct sl_kernels *k, const char *what, const fl
 static void tops(void **state)
 {
     (void)state;
-    FOR_TABLES(k)
+    FOR_TABLES(k, NULL)
     FOR_LENGTHS(n)
     {
         float *x = logits(n, n), *top = floats(sl_tops(n));
@@ -108,7 +104,7 @@ static void weigh_is_exp(void **state)
         {0, 87.5F, 1, 0},       {0, 43.6F, 0.5F, 0},    {0, 87, 1, 1.6458115e-38F},
         {2, 1, 1, 2.71828183F}, {0, 1, 0x1p-149F, 0},   {1e-45F, 1e-45F, 0x1p-149F, 1},
     };
-    FOR_TABLES(k)
+    FOR_TABLES(k, NULL)
     for (size_t i = 0; i < COUNT(rows); i++) {
         float y = -1, sum = k->weigh(&y, &rows[i].x, rows[i].m, rows[i].temperature, 1);
         assert_true(fabsf(y - rows[i].want) <= 2e-7F * rows[i].want);
@@ -120,7 +116,7 @@ static void weigh_same(void **state)
 {
     (void)state;
     static const float temperatures[] = {1, 0.7F, 0.05F, 1.5F, 100, 1e-30F};
-    FOR_TABLES(k)
+    FOR_TABLES(k, NULL)
     FOR_LENGTHS(n)
     for (size_t t = 0; t < COUNT(temperatures); t++) {
         float *x = logits(n, n + t), *want = floats(n), *got = n % 2 ? x : floats(n);
@@ -146,7 +142,7 @@ static void weigh_over_all_floats(void **state)
     (void)state;
     enum { N = 4096, STRIDE = 641 };
     static float x[N], got[N], want[N];
-    FOR_TABLES(k)
+    FOR_TABLES(k, NULL)
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += (uint64_t)N * STRIDE) {
         for (size_t i = 0; i < N; i++) {
             x[i] = float_from_bits((uint32_t)(u + i * STRIDE));
@@ -165,7 +161,7 @@ static void weigh_over_all_floats(void **state)
 static void drop(void **state)
 {
     (void)state;
-    FOR_TABLES(k)
+    FOR_TABLES(k, NULL)
     FOR_LENGTHS(n)
     {
         float *key = logits(n, n), *y = logits(n, n + 2), *want = floats(n);
@@ -235,7 +231,7 @@ static void part(void **state)
                                       {-0.0F, 0.5F},
                                       {4, -4},
                                       {-9.5F, 9.5F}};
-    FOR_TABLES(k)
+    FOR_TABLES(k, NULL)
     FOR_LENGTHS(n)
     for (size_t b = 0; b < COUNT(bounds); b++)
         for (int weights = 0; weights < 3; weights++)
@@ -246,9 +242,13 @@ int main(void)
 {
     ref = sl_kernels_find("ref");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tops),       cmocka_unit_test(weigh_is_exp),
-        cmocka_unit_test(weigh_same), cmocka_unit_test(weigh_over_all_floats),
-        cmocka_unit_test(drop),       cmocka_unit_test(part),
+        cmocka_unit_test(every_table_runs_here),
+        cmocka_unit_test(tops),
+        cmocka_unit_test(weigh_is_exp),
+        cmocka_unit_test(weigh_same),
+        cmocka_unit_test(weigh_over_all_floats),
+        cmocka_unit_test(drop),
+        cmocka_unit_test(part),
     };
     return cmocka_run_group_tests_name("kernels_choice", tests, NULL, NULL);
 }

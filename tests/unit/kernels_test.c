@@ -15,17 +15,13 @@
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
 #include "tests/support/floats.h"
+#include "tests/support/tables.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
 
 static const struct sl_kernels *ref;
-
-/* for (each table but ref) */
-#define FOR_TABLES(k)                                                                              \
-    for (const char *const *name_ = sl_kernels_names(); *name_; name_++)                           \
-        for (const struct sl_kernels *k = sl_kernels_find(*name_); k && k != ref; k = NULL)
 
 static void assert_same_floats(const float *got, const float *want, size_t n, const char *what)
 {
@@ -91,7 +87,7 @@ static void check_matmul_shape(enum sl_dtype type, size_t n_in, size_t n_out, bo
             fill_special(x, n, n, true);
         else
             fill_uniform(x, n, n);
-        FOR_TABLES(k)
+        FOR_TABLES(k, ref)
         {
             check_matmul(k, panels, type, x, many[i], n_in, n_out, 0, end);
             if (end > 2)
@@ -132,7 +128,7 @@ static void matmul_longest_rows(void **state)
         for (size_t rows = 1; rows <= 9; rows += 4) {
             float *x = floats(rows * (n_in + 1) - 1);
             fill_uniform(x, rows * (n_in + 1) - 1, rows);
-            FOR_TABLES(k)
+            FOR_TABLES(k, ref)
             check_matmul(k, panels, types[t], x, rows, n_in, n_out, 0, 3);
             sl_free(x);
         }
@@ -172,7 +168,7 @@ static void matmul_every_16_bit_weight(void **state)
     assert_non_null(all);
     for (size_t i = 0; i < n_out; i++)
         all[i] = (uint16_t)i;
-    FOR_TABLES(k)
+    FOR_TABLES(k, ref)
     {
         for (size_t t = 1; t < COUNT(types); t++) {
             check_matmul(k, all, types[t], x, 1, 1, n_out, 0, sl_panels(n_out));
@@ -284,7 +280,7 @@ static void vectors(void **state)
 {
     (void)state;
     static const size_t longer[] = {127, 128, 129, 768, 1000, 4099};
-    FOR_TABLES(k)
+    FOR_TABLES(k, ref)
     for (size_t f = 0; f < COUNT(vector_fns); f++) {
         for (int values = 0; values < 3; values++) {
             for (size_t n = 0; n <= 70; n++)
@@ -302,7 +298,7 @@ static void functions_over_all_floats(void **state)
     enum { N = 4096, STRIDE = 641 };
     static float x[N], got[N], want[N];
     static const size_t fns[] = {0, 1, 2, 3, 4, 5, 6, 7, 8}; /* of one operand */
-    FOR_TABLES(k)
+    FOR_TABLES(k, ref)
     for (uint64_t u = 0; u < UINT64_C(1) << 32; u += (uint64_t)N * STRIDE) {
         for (size_t i = 0; i < N; i++)
             x[i] = float_from_bits((uint32_t)(u + i * STRIDE));
@@ -358,7 +354,7 @@ static void states(void **state)
     (void)state;
     static const size_t keys[] = {1, 3, 16, 64, 65};
     static const size_t values[] = {1, 7, 8, 9, 17, 63, 64, 65, 72, 80, 128, 201};
-    FOR_TABLES(k)
+    FOR_TABLES(k, ref)
     for (size_t i = 0; i < COUNT(keys); i++)
         for (size_t j = 0; j < COUNT(values); j++)
             for (int form = 0; form < 8; form++)
@@ -450,7 +446,7 @@ static void state_runs(void **state)
     static const size_t keys[] = {1, 3, 8, 64, 65};
     static const size_t values[] = {1, 7, 17, 64, 65, 72, 201};
     static const size_t tokens[] = {1, 2, 7, 8, RUN_MAX};
-    FOR_TABLES(k)
+    FOR_TABLES(k, ref)
     for (size_t i = 0; i < COUNT(keys); i++)
         for (size_t j = 0; j < COUNT(values); j++)
             for (size_t t = 0; t < COUNT(tokens); t++)
@@ -493,7 +489,7 @@ static void check_wkv4(const struct sl_kernels *k, size_t n, int values)
 static void wkv4(void **state)
 {
     (void)state;
-    FOR_TABLES(k)
+    FOR_TABLES(k, ref)
     for (int values = 0; values < 3; values++) {
         for (size_t n = 0; n <= 40; n++)
             check_wkv4(k, n, values);
@@ -526,6 +522,7 @@ int main(void)
 {
     ref = sl_kernels_find("ref");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_table_runs_here),
         cmocka_unit_test(tables_have_names),
         cmocka_unit_test(matmul_odd_shapes),
         cmocka_unit_test(matmul_special_values),

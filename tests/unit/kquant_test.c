@@ -16,6 +16,7 @@
 #include "engine/kernels/kernels.h"
 #include "tests/support/floats.h"
 #include "tests/support/quants.h"
+#include "tests/support/tables.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -230,6 +231,7 @@ int main(void)
 {
     ref = sl_kernels_find("ref");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_table_runs_here),
         cmocka_unit_test(sizes),
         cmocka_unit_test(panels_hold_the_files_values),
         cmocka_unit_test(panels_one_by_one),

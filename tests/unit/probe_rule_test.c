@@ -20,6 +20,7 @@
 #include "slate/probe.h"
 #include "tests/support/cli_run.h"
 #include "tests/support/floats.h"
+#include "tests/support/tables.h"
 
 enum { D = 48, N_RULES = 10 };
 
@@ -415,6 +416,7 @@ static void test_wrong_usage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_table_runs_here),
         cmocka_unit_test(test_orthonormal),
         cmocka_unit_test(test_crosstalk),
         cmocka_unit_test(test_decay),

@@ -14,6 +14,7 @@
 #include "engine/kernels/kernels.h"
 #include "tests/support/floats.h"
 #include "tests/support/quants.h"
+#include "tests/support/tables.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -167,10 +168,15 @@ int main(void)
 {
     ref = sl_kernels_find("ref");
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_accurate), cmocka_unit_test(odd_shapes),
-        cmocka_unit_test(special_inputs),        cmocka_unit_test(longest_rows),
-        cmocka_unit_test(blocks_of_rows),        cmocka_unit_test(extremes),
-        cmocka_unit_test(a_bad_row_is_alone),    cmocka_unit_test(empty),
+        cmocka_unit_test(every_table_runs_here),
+        cmocka_unit_test(products_are_accurate),
+        cmocka_unit_test(odd_shapes),
+        cmocka_unit_test(special_inputs),
+        cmocka_unit_test(longest_rows),
+        cmocka_unit_test(blocks_of_rows),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(a_bad_row_is_alone),
+        cmocka_unit_test(empty),
     };
     return cmocka_run_group_tests_name("quantised products", tests, NULL, NULL);
 }

@@ -15,6 +15,7 @@
 #include "engine/kernels/kernels.h"
 #include "tests/support/floats.h"
 #include "tests/support/quants.h"
+#include "tests/support/tables.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -298,6 +299,7 @@ int main(void)
 {
     ref = sl_kernels_find("ref");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_table_runs_here),
         cmocka_unit_test(sizes),
         cmocka_unit_test(q8_is_within_half_a_step),
         cmocka_unit_test(q4_is_better_than_even_steps),

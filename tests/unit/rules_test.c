@@ -23,6 +23,7 @@
 #include "tests/support/fla_slow.h"
 #include "tests/support/rules.h"
 #include "tests/support/rules_slow.h"
+#include "tests/support/tables.h"
 #include "tests/support/turns.h"
 
 enum { T = 40, MAX_ROWS = 128, N_RULES_MAX = 64 };
@@ -453,7 +454,7 @@ int main(void)
         {"beside a bad one", test_bad_neighbour}, {"no allocation in a step", test_allocation},
         {"resume and forks", test_engine}};
     enum { N_EACH = sizeof each / sizeof *each };
-    static struct CMUnitTest tests[N_RULES_MAX * N_EACH + N_RENAMED];
+    static struct CMUnitTest tests[N_RULES_MAX * N_EACH + N_RENAMED + 1];
     static char titles[N_RULES_MAX * N_EACH][80];
     size_t n = 0;
     for (size_t i = 0; rules[i].title; i++)
@@ -468,5 +469,6 @@ int main(void)
     for (size_t i = 0; i < N_RENAMED; i++)
         tests[n++] = (struct CMUnitTest){renamed[i].title, test_slow, NULL, NULL,
                                          (void *)(uintptr_t)&renamed[i]};
+    tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_table_runs_here);
     return _cmocka_run_group_tests("rules", tests, n, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 
 #include "engine/base/mem.h"
 #include "tests/support/sampling.h"
+#include "tests/support/tables.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -208,6 +209,7 @@ static void test_work(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_table_runs_here),
         cmocka_unit_test(test_exact),
         cmocka_unit_test(test_exact_large),
         cmocka_unit_test(test_work),

@@ -16,6 +16,7 @@
 
 #include "engine/base/mem.h"
 #include "tests/support/sampling.h"
+#include "tests/support/tables.h"
 
 /* --- against the slow version ----------------------------------------------------------------- */
 
@@ -515,13 +516,14 @@ static void test_no_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slow_version), cmocka_unit_test(test_kernels_agree),
-        cmocka_unit_test(test_generator),    cmocka_unit_test(test_distribution),
+        cmocka_unit_test(every_table_runs_here), cmocka_unit_test(test_slow_version),
+        cmocka_unit_test(test_kernels_agree),    cmocka_unit_test(test_generator),
+        cmocka_unit_test(test_distribution),
 
-        cmocka_unit_test(test_greedy),       cmocka_unit_test(test_extreme_temperatures),
-        cmocka_unit_test(test_one_survives), cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_logprobs),     cmocka_unit_test(test_check),
-        cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_no_allocation),
+        cmocka_unit_test(test_greedy),           cmocka_unit_test(test_extreme_temperatures),
+        cmocka_unit_test(test_one_survives),     cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_logprobs),         cmocka_unit_test(test_check),
+        cmocka_unit_test(test_no_memory),        cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
