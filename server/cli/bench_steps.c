@@ -325,7 +325,7 @@ static enum sl_code measure_all(struct bench *b, struct sl_error *err)
 
 static double seconds_at(const struct series *rate, double operations)
 {
-    return rate->n ? operations / 1e9 / series_median(rate) : 0;
+    return operations / 1e9 / series_median(rate);
 }
 
 /* Seconds per token that no program can beat here. */
@@ -369,12 +369,10 @@ static void tell(const struct bench *b)
     const struct sl_model_info *info = sl_model_info(b->models[0].m);
     printf("%s, %s kernels, %zu threads; median of %d rounds (least and most)\n", b->shape->name,
            info->kernels, sl_workers_threads(b->workers), (int)b->opt->rounds);
-    printf("limits: reading %.1f GB/s", series_median(&b->limits.read_4));
-    if (b->limits.fma.n)
-        printf(", multiply-adds %.0f GFLOP/s", series_median(&b->limits.fma));
-    if (b->limits.bytes.n)
-        printf(", products of bytes %.0f GOP/s, of 4 bits with bytes %.0f",
-               series_median(&b->limits.bytes), series_median(&b->limits.fours));
+    printf("limits: reading %.1f GB/s, multiply-adds %.1f GFLOP/s, products of bytes %.1f GOP/s, "
+           "of 4 bits with bytes %.1f",
+           series_median(&b->limits.read_4), series_median(&b->limits.fma),
+           series_median(&b->limits.bytes), series_median(&b->limits.fours));
     printf("\n\n%-8s %-8s %6s %10s %22s %10s %6s  %-10s %8s %8s", "work", "weights", "batch",
            "tokens/s", "", "bound", "share", "of", "barriers", "sampling");
     printf(b->peer ? "  %10s    ratio\n" : "\n", "peer");

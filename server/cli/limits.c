@@ -1,6 +1,8 @@
 /* limits.c: see limits.h. */
 #include "server/cli/limits.h"
 
+#include <assert.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -53,8 +55,8 @@ struct span {
 static _Thread_local volatile uint64_t sink;
 
 /* One load per cache line would measure memory as well, but a product has to load all of it. */
-#define READER(streams)                                                                            \
-    static void read_##streams(void *arg, size_t part, size_t n_parts)                             \
+#define READER(name, streams)                                                                      \
+    static void name(void *arg, size_t part, size_t n_parts)                                       \
     {                                                                                              \
         const struct span *job = arg;                                                              \
         size_t share = job->n / n_parts / 256 * 256, run = share / (streams);                      \
@@ -70,18 +72,63 @@ static _Thread_local volatile uint64_t sink;
         sink = sum[0][0] ^ sum[0][1] ^ sum[0][2] ^ sum[0][3];                                      \
     }
 typedef uint64_t u64x4 __attribute__((vector_size(32)));
-#if defined(__x86_64__) && !defined(__clang__)
+#ifndef __clang__
 #pragma GCC push_options
-#pragma GCC target("avx2")
 #pragma GCC optimize("O3")
-READER(1)
-READER(4)
+#endif
+READER(read_1, 1)
+READER(read_4, 4)
+#if defined(__x86_64__) && !defined(__clang__)
+#pragma GCC target("avx2")
+READER(read_1_avx2, 1)
+READER(read_4_avx2, 4)
+#endif
+#ifndef __clang__
 #pragma GCC pop_options
-#else
-READER(1)
-READER(4)
 #endif
 
+/* The reading of memory does not depend on the table that is measured, but on the processor. */
+static void readers(sl_work_fn **ret_1, sl_work_fn **ret_4)
+{
+    *ret_1 = read_1, *ret_4 = read_4;
+#if defined(__x86_64__) && !defined(__clang__)
+    if (sl_kernels_find("avx2"))
+        *ret_1 = read_1_avx2, *ret_4 = read_4_avx2;
+#endif
+}
+
+/* --- arithmetic: loops, each over its TURNS in every thread -------------------------------------
+ */
+
+/* As ref.c has it: what the compiler makes of 16 outputs; codes and inputs are in memory. */
+enum { REF_TURNS = 100000 };
+
+static void fma_ref(void *arg, size_t part, size_t n_parts)
+{
+    float w[SL_PANEL] = {0}, x = 0, acc[SL_PANEL] = {0};
+    (void)arg, (void)part, (void)n_parts;
+    for (long n = 0; n < REF_TURNS; n++) {
+        __asm__ volatile("" : "+m"(w), "+m"(x));
+        for (size_t j = 0; j < SL_PANEL; j++)
+            acc[j] = fmaf(w[j], x, acc[j]);
+    }
+    __asm__ volatile("" : "+m"(acc));
+}
+
+static void bytes_ref(void *arg, size_t part, size_t n_parts)
+{
+    int8_t w[4 * SL_PANEL] = {0}, q[4] = {0};
+    int32_t sum[SL_PANEL] = {0};
+    (void)arg, (void)part, (void)n_parts;
+    for (long n = 0; n < REF_TURNS; n++) {
+        __asm__ volatile("" : "+m"(w), "+m"(q));
+        for (size_t i = 0; i < sizeof w; i++)
+            sum[i / 4] += w[i] * q[i % 4];
+    }
+    __asm__ volatile("" : "+m"(sum));
+}
+
+#ifdef __x86_64__
 enum {
     FMA_TURNS = 1000000,
     FMA_SUMS = 12,
@@ -91,7 +138,6 @@ enum {
     DOTS = 12            /* of a register each */
 };
 
-#ifdef __x86_64__
 #define FMA4(r, a, b, c, d)                                                                        \
     "vfmadd231ps %%" r "15, %%" r "15, %%" r a "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r b      \
     "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r c "\n\tvfmadd231ps %%" r "15, %%" r "15, %%" r d  \
@@ -157,11 +203,115 @@ static void dots_64(void *arg, size_t part, size_t n_parts)
 }
 #endif
 
+#ifdef __aarch64__
+enum {
+    NEON_TURNS = 500000,
+    NEON_SUMS = 24,  /* of a register each */
+    BYTES_STEPS = 2, /* of bytes, eight products of each of NEON_STREAMS, before they are widened */
+    FOURS_STEPS = 8, /* likewise of 4 bits */
+    NEON_STREAMS = 8
+};
+#define EIGHT(OP) OP("0") OP("1") OP("2") OP("3") OP("4") OP("5") OP("6") OP("7")
+#define TEENS(OP)                                                                                  \
+    OP("8") OP("9") OP("10") OP("11") OP("12") OP("13") OP("14") OP("15") OP("16") OP("17")
+#define ALL_24(OP) EIGHT(OP) TEENS(OP) OP("18") OP("19") OP("20") OP("21") OP("22") OP("23")
+#define NEON_LOOP(body)                                                                            \
+    long n = NEON_TURNS;                                                                           \
+    (void)arg, (void)part, (void)n_parts;                                                          \
+    __asm__ volatile("movi v31.2d, #0\n\t" ALL_24(ZERO) "1:\n\t" body "subs %0, %0, #1\n\tb.ne 1b" \
+                     : "+r"(n)::"v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", \
+                       "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20",       \
+                       "v21", "v22", "v23", "v31", "cc")
+#define ZERO(r) "movi v" r ".2d, #0\n\t"
+#define FMA(r) "fmla v" r ".4s, v31.4s, v31.4s\n\t"
+#define DOT(r) "sdot v" r ".4s, v31.16b, v31.4b[0]\n\t"
+/* Sums in 16 bits are 1r, those in 32 bits r. */
+#define FIRST(r) "smull v1" r ".8h, v31.8b, v31.8b\n\t"
+#define MORE(r) "smlal v1" r ".8h, v31.8b, v31.8b\n\t"
+#define WIDEN(r) "sadalp v" r ".4s, v1" r ".8h\n\t"
+
+static void fma_neon(void *arg, size_t part, size_t n_parts)
+{
+    NEON_LOOP(ALL_24(FMA));
+}
+static void bytes_neon(void *arg, size_t part, size_t n_parts)
+{
+    NEON_LOOP(EIGHT(FIRST) EIGHT(MORE) EIGHT(WIDEN));
+}
+static void fours_neon(void *arg, size_t part, size_t n_parts)
+{
+    NEON_LOOP(EIGHT(FIRST) EIGHT(MORE) EIGHT(MORE) EIGHT(MORE) EIGHT(MORE) EIGHT(MORE) EIGHT(MORE)
+                  EIGHT(MORE) EIGHT(WIDEN));
+}
+__attribute__((target("arch=armv8.2-a+dotprod"))) static void dots_neon(void *arg, size_t part,
+                                                                        size_t n_parts)
+{
+    NEON_LOOP(ALL_24(DOT));
+}
+#endif
+
+struct loop {
+    sl_work_fn *run;
+    double operations; /* of a thread, in thousand millions: a multiply-add is two */
+};
+
+static const struct kind {
+    const char *table;
+    struct loop fma, bytes, fours;
+} kinds[] = {
+#ifdef __x86_64__
+#define FMA_OF(f, lanes)                                                                           \
+    {                                                                                              \
+        f, 2e-9 * FMA_TURNS *FMA_SUMS *(lanes)                                                     \
+    }
+#define DOTS_OF(f, bytes)                                                                          \
+    {                                                                                              \
+        f, 2e-9 * BYTES_TURNS *DOTS *(bytes)                                                       \
+    }
+#define BYTES_AVX2                                                                                 \
+    {                                                                                              \
+        bytes_avx2, 2e-9 * BYTES_TURNS *BYTES_PRODUCTS * 32                                        \
+    }
+#define FOURS_AVX2                                                                                 \
+    {                                                                                              \
+        fours_avx2, 2e-9 * BYTES_TURNS *FOURS_PRODUCTS * 32                                        \
+    }
+    {"avx512vnni", FMA_OF(fma_16, 16), DOTS_OF(dots_64, 64), DOTS_OF(dots_64, 64)},
+    {"avx512", FMA_OF(fma_16, 16), BYTES_AVX2, FOURS_AVX2},
+    {"avx2vnni", FMA_OF(fma_8, 8), DOTS_OF(dots_32, 32), DOTS_OF(dots_32, 32)},
+    {"avx2", FMA_OF(fma_8, 8), BYTES_AVX2, FOURS_AVX2},
+#endif
+#ifdef __aarch64__
+#define SUMS_OF(f, lanes)                                                                          \
+    {                                                                                              \
+        f, 2e-9 * NEON_TURNS *NEON_SUMS *(lanes)                                                   \
+    }
+#define STEPS_OF(f, steps)                                                                         \
+    {                                                                                              \
+        f, 2e-9 * NEON_TURNS *NEON_STREAMS * 8 * (steps)                                           \
+    }
+    {"neondot", SUMS_OF(fma_neon, 4), SUMS_OF(dots_neon, 16), SUMS_OF(dots_neon, 16)},
+    {"neon", SUMS_OF(fma_neon, 4), STEPS_OF(bytes_neon, BYTES_STEPS),
+     STEPS_OF(fours_neon, FOURS_STEPS)},
+#endif
+#define BYTES_REF                                                                                  \
+    {                                                                                              \
+        bytes_ref, 2e-9 * REF_TURNS *SL_PANEL * 4                                                  \
+    }
+    {"ref", {fma_ref, 2e-9 * REF_TURNS *SL_PANEL}, BYTES_REF, BYTES_REF},
+};
+
 static double seconds_of(struct sl_workers *w, sl_work_fn *fn, void *arg)
 {
     double t = bench_now();
     sl_workers_run(w, fn, arg);
     return bench_now() - t;
+}
+
+static void measure_loop(struct series *s, struct sl_workers *w, const struct loop *l)
+{
+    double all = l->operations * (double)sl_workers_threads(w);
+    series_add(s, all / seconds_of(w, l->run, NULL));
 }
 
 const struct series *limits_arithmetic(const struct limits *l, enum sl_dtype type)
@@ -175,30 +325,16 @@ void limits_measure(struct limits *l, struct sl_workers *w, const char *table, c
                     size_t n_bytes)
 {
     struct span s = {memory, n_bytes};
-    series_add(&l->read_1, (double)s.n / 1e9 / seconds_of(w, read_1, &s));
-    series_add(&l->read_4, (double)s.n / 1e9 / seconds_of(w, read_4, &s));
-#ifdef __x86_64__
-    double threads = (double)sl_workers_threads(w);
-    double flop = 2e-9 * FMA_TURNS * FMA_SUMS * threads;
-    double products = 2e-9 * BYTES_TURNS * BYTES_PRODUCTS * 32 * threads;
-    double fours = 2e-9 * BYTES_TURNS * FOURS_PRODUCTS * 32 * threads;
-    double dots = 2e-9 * BYTES_TURNS * DOTS * threads; /* of a byte of the registers */
-    bool avx512 = strncmp(table, "avx512", 6) == 0, avx2 = strncmp(table, "avx2", 4) == 0;
-    bool vnni = strstr(table, "vnni") != NULL;
-    if (avx512)
-        series_add(&l->fma, flop * 16 / seconds_of(w, fma_16, NULL));
-    else if (avx2)
-        series_add(&l->fma, flop * 8 / seconds_of(w, fma_8, NULL));
-    if (vnni) {
-        double rate = avx512 ? dots * 64 / seconds_of(w, dots_64, NULL)
-                             : dots * 32 / seconds_of(w, dots_32, NULL);
-        series_add(&l->bytes, rate);
-        series_add(&l->fours, rate);
-    } else if (avx512 || avx2) {
-        series_add(&l->bytes, products / seconds_of(w, bytes_avx2, NULL));
-        series_add(&l->fours, fours / seconds_of(w, fours_avx2, NULL));
+    sl_work_fn *one, *four;
+    readers(&one, &four);
+    series_add(&l->read_1, (double)s.n / 1e9 / seconds_of(w, one, &s));
+    series_add(&l->read_4, (double)s.n / 1e9 / seconds_of(w, four, &s));
+    const struct kind *k = kinds;
+    while (strcmp(k->table, table) != 0) {
+        k++;
+        assert(k < kinds + sizeof kinds / sizeof *kinds); /* each table has a row */
     }
-#else
-    (void)table;
-#endif
+    measure_loop(&l->fma, w, &k->fma);
+    measure_loop(&l->bytes, w, &k->bytes);
+    measure_loop(&l->fours, w, &k->fours);
 }

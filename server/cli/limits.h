@@ -3,7 +3,8 @@
  * The limits are measured with code that does nothing else: reading memory in one and in four
  * streams a thread, and on registers f32 fused multiply-adds and products of bytes, as the table's
  * instructions have them: with a sum in 32 bits after every product (what 8-bit weights need), and
- * after every eighth one (what 4-bit weights allow). */
+ * after every eighth one (what 4-bit weights allow). Of `ref` they are plain loops, as it has them.
+ */
 #ifndef SLATE_CLI_LIMITS_H
 #define SLATE_CLI_LIMITS_H
 
@@ -28,14 +29,14 @@ double series_median(const struct series *s);
 
 struct limits {
     struct series read_1, read_4;    /* GB/s */
-    struct series fma, bytes, fours; /* operations per ns; n 0: not known for the table */
+    struct series fma, bytes, fours; /* operations per ns */
 };
 
 /* What bounds products of a matrix of this type. */
 const struct series *limits_arithmetic(const struct limits *l, enum sl_dtype type);
 
-/* One round on all of w's threads; reads n_bytes of memory, which should be larger than any cache
- * and lie in huge pages. */
+/* One round on all of w's threads, for a table that runs here; reads n_bytes of memory, which
+ * should be larger than any cache and lie in huge pages. */
 void limits_measure(struct limits *l, struct sl_workers *w, const char *table, const void *memory,
                     size_t n_bytes);
 

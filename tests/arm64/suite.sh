@@ -8,7 +8,7 @@ x86=${SLATE_BUILD:-build/release}
 arm=build/arm64
 sysroot=build/arm64-sysroot
 tests='kernels_test kernels_ref_test kernels_functions_test kernels_choice_test quant_test
-    quant_products_test kquant_test pack_test'
+    quant_products_test kquant_test pack_test limits_test'
 
 skip() { # skip WHY: counted by run.sh
     echo "skipped: arm64 under qemu: $1"

@@ -122,9 +122,8 @@ static void measure_type(struct bench *b, enum sl_dtype type, size_t n_rounds)
 
 static void print_limits(const char *name, const struct series *s, const char *unit)
 {
-    if (s->n > 0)
-        printf("  %s %.1f %s (%.1f to %.1f)", name, series_median(s), unit, series_quantile(s, 0),
-               series_quantile(s, 1));
+    printf("  %s %.1f %s (%.1f to %.1f)", name, series_median(s), unit, series_quantile(s, 0),
+           series_quantile(s, 1));
 }
 
 static void print_type(const struct bench *b, enum sl_dtype type)
@@ -145,11 +144,10 @@ static void print_type(const struct bench *b, enum sl_dtype type)
                 size_t bytes = sl_pack_bytes(type, shapes[s].n_out, shapes[s].n_in);
                 double gb = (double)bytes / us / 1e3;
                 double gflop = 2 * n * (double)rows[r] / us / 1e3;
-                printf("  %4zu %5zu x %-6zu %9.1f %8.1f %7.0f%% %8.1f", rows[r], shapes[s].n_in,
-                       shapes[s].n_out, us, gb, 100 * gb / series_median(&l->read_4), gflop);
-                if (arithmetic->n > 0)
-                    printf(" %7.0f%%", 100 * gflop / series_median(arithmetic));
-                printf("\n");
+                printf("  %4zu %5zu x %-6zu %9.1f %8.1f %7.0f%% %8.1f %7.0f%%\n", rows[r],
+                       shapes[s].n_in, shapes[s].n_out, us, gb,
+                       100 * gb / series_median(&l->read_4), gflop,
+                       100 * gflop / series_median(arithmetic));
             }
         }
     }

@@ -124,6 +124,7 @@ static void test_steps_as_text(void **state)
     assert_int_equal(bench(7, argv), SL_EXIT_OK);
     assert_non_null(strstr(out, "rwkv7-tiny, ref kernels"));
     assert_non_null(strstr(out, "decode   q4            2 "));
+    assert_non_null(strstr(out, "%  arithmetic ")); /* what bounds it */
     assert_null(strstr(out, "prefill"));
 }
 
