@@ -18,13 +18,13 @@
 #include "engine/base/mem.h"
 #include "engine/kernels/blas.h"
 #include "engine/recur.h"
-#include "proto/json_out.h"
 #include "server/cli/bench_steps.h"
 #include "server/cli/cli.h"
+#include "server/cli/values.h"
 #include "server/config.h"
 
 struct options {
-    bool modes, json;
+    bool modes, json, csv;
     uint64_t head_size;
     uint64_t max_tokens;
     const char *kernels;
@@ -129,6 +129,14 @@ static const struct sl_option rows[] = {
      .dflt = "false",
      .help = "JSON instead of tables: with --modes one object, with --shape a list.",
      .commands = SL_CMD_BENCH},
+    {.name = "csv",
+     .type = SL_OPTION_BOOL,
+     .offset = offsetof(struct options, csv),
+     .dflt = "false",
+     .help =
+         "CSV instead of tables: a line of names, then one for each rule and length (--modes) or "
+         "for each row of the table (--shape), with what --json says.",
+     .commands = SL_CMD_BENCH},
 };
 
 /* --- the rules ---------------------------------------------------------------------------------*/
@@ -229,6 +237,7 @@ static void run(struct head *h, enum sl_form form)
 
 /* --- measuring ---------------------------------------------------------------------------------*/
 
+enum { LENGTHS_MAX = 16 };
 enum { ROUNDS = 7, ROUND_TOKENS = 2048 /* a round runs about so many, of each form */ };
 
 static double now_s(void)
@@ -248,6 +257,12 @@ struct row {
     size_t n;
     double ns[SL_FORM_COUNT];    /* per token, median */
     size_t bytes[SL_FORM_COUNT]; /* of state and scratch */
+};
+
+struct found {
+    const struct rule *rule;
+    struct row v[LENGTHS_MAX];
+    size_t n;
 };
 
 static void measure(struct head *h, struct row *ret)
@@ -313,61 +328,128 @@ static void tell(const struct rule *rule, const struct row *v, size_t n)
     tell_crossing(v, n, SL_FORM_CHUNKWISE, SL_FORM_PARALLEL);
 }
 
-static void write_crossing(struct sl_json_out *w, const char *key, size_t from)
+/* What stands in JSON and CSV, from the outside inwards. */
+
+static void describe_bench(struct sl_values *to, const struct options *opt,
+                           const struct sl_kernels *kernels)
 {
-    sl_out_key(w, key);
-    if (from)
-        sl_out_uint(w, from);
-    else
-        sl_out_null(w);
+    const struct sl_value all[] = {
+        {.name = "head_size", .kind = SL_VALUE_COUNT, .count = opt->head_size},
+        {.name = "kernels", .text = kernels->name},
+        {.name = "openblas_core", .text = sl_blas_core()},
+    };
+    sl_values_add(to, all, sizeof all / sizeof *all);
 }
 
-static void write_rule(struct sl_json_out *w, const struct rule *rule, const struct row *v,
-                       size_t n)
+static void describe_rule(struct sl_values *to, const struct rule *rule)
 {
+    sl_values_add(to, &(struct sl_value){.name = "rule", .text = rule->name}, 1);
+}
+
+static void describe_length(struct sl_values *to, const struct row *row)
+{
+    sl_values_add(to, &(struct sl_value){.name = "tokens", .kind = SL_VALUE_COUNT, .count = row->n},
+                  1);
+    for (int f = 0; f < SL_FORM_COUNT; f++) {
+        const struct sl_value form[] = {
+            {.name = "ns_per_token",
+             .group = sl_form_names[f],
+             .kind = SL_VALUE_NUMBER,
+             .number = row->ns[f],
+             .digits = 1},
+            {.name = "bytes",
+             .group = sl_form_names[f],
+             .kind = SL_VALUE_COUNT,
+             .count = row->bytes[f]},
+        };
+        sl_values_add(to, form, sizeof form / sizeof *form);
+    }
+}
+
+static void describe_crossings(struct sl_values *to, const struct row *v, size_t n)
+{
+    size_t chunks = wins_from(v, n, SL_FORM_CHUNKWISE, SL_FORM_RECURRENT);
+    size_t recurs = wins_from(v, n, SL_FORM_RECURRENT, SL_FORM_PARALLEL);
+    const struct sl_value all[] = {
+        {.name = "chunkwise_beats_recurrent_from",
+         .kind = SL_VALUE_COUNT,
+         .null = chunks == 0,
+         .count = chunks},
+        {.name = "recurrent_beats_parallel_from",
+         .kind = SL_VALUE_COUNT,
+         .null = recurs == 0,
+         .count = recurs},
+    };
+    sl_values_add(to, all, sizeof all / sizeof *all);
+}
+
+static void write_rule(struct sl_json_out *w, const struct found *f)
+{
+    struct sl_values name = {.n = 0}, crossings = {.n = 0};
+    describe_rule(&name, f->rule);
+    describe_crossings(&crossings, f->v, f->n);
     sl_out_open(w, '{');
-    sl_out_key(w, "rule");
-    sl_out_str(w, rule->name);
+    sl_values_json(w, &name);
     sl_out_key(w, "lengths");
     sl_out_open(w, '[');
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < f->n; i++) {
+        struct sl_values length = {.n = 0};
+        describe_length(&length, &f->v[i]);
         sl_out_open(w, '{');
-        sl_out_key(w, "tokens");
-        sl_out_uint(w, v[i].n);
-        for (int f = 0; f < SL_FORM_COUNT; f++) {
-            sl_out_key(w, sl_form_names[f]);
-            sl_out_open(w, '{');
-            sl_out_key(w, "ns_per_token");
-            sl_out_fixed(w, v[i].ns[f], 1);
-            sl_out_key(w, "bytes");
-            sl_out_uint(w, v[i].bytes[f]);
-            sl_out_close(w, '}');
-        }
+        sl_values_json(w, &length);
         sl_out_close(w, '}');
     }
     sl_out_close(w, ']');
-    write_crossing(w, "chunkwise_beats_recurrent_from",
-                   wins_from(v, n, SL_FORM_CHUNKWISE, SL_FORM_RECURRENT));
-    write_crossing(w, "recurrent_beats_parallel_from",
-                   wins_from(v, n, SL_FORM_RECURRENT, SL_FORM_PARALLEL));
+    sl_values_json(w, &crossings);
     sl_out_close(w, '}');
+}
+
+static void write_json(struct sl_buf *b, const struct options *opt,
+                       const struct sl_kernels *kernels, const struct found *all)
+{
+    struct sl_json_out w = {.b = b};
+    struct sl_values bench = {.n = 0};
+    describe_bench(&bench, opt, kernels);
+    sl_out_open(&w, '{');
+    sl_values_json(&w, &bench);
+    sl_out_key(&w, "modes");
+    sl_out_open(&w, '[');
+    for (size_t i = 0; i < N_RULES; i++)
+        write_rule(&w, &all[i]);
+    sl_out_close(&w, ']');
+    sl_out_close(&w, '}');
+    sl_buf_putc(b, '\n');
+}
+
+static void write_csv(struct sl_buf *b, const struct options *opt, const struct sl_kernels *kernels,
+                      const struct found *all)
+{
+    for (size_t i = 0; i < N_RULES; i++)
+        for (size_t k = 0; k < all[i].n; k++) {
+            struct sl_values line = {.n = 0};
+            describe_bench(&line, opt, kernels);
+            describe_rule(&line, all[i].rule);
+            describe_length(&line, &all[i].v[k]);
+            describe_crossings(&line, all[i].v, all[i].n);
+            sl_values_csv(b, &line);
+        }
 }
 
 /* --- the command -------------------------------------------------------------------------------*/
 
-enum { LENGTHS_MAX = 16, JSON_MAX = 1 << 20 };
+enum { TEXT_MAX = 1 << 20 }; /* of JSON or CSV */
 
 static enum sl_code measure_rule(const struct options *opt, const struct sl_kernels *kernels,
-                                 const struct rule *rule, struct row *rows_ret, size_t *ret_n,
-                                 struct sl_error *err)
+                                 const struct rule *rule, struct found *ret, struct sl_error *err)
 {
-    *ret_n = 0;
-    for (size_t n = 16; n <= opt->max_tokens && *ret_n < LENGTHS_MAX; n *= 2) {
+    ret->rule = rule;
+    ret->n = 0;
+    for (size_t n = 16; n <= opt->max_tokens && ret->n < LENGTHS_MAX; n *= 2) {
         struct head h;
         enum sl_code c = head_init(&h, kernels, rule, n, opt->head_size, err);
         if (c)
             return c;
-        measure(&h, &rows_ret[(*ret_n)++]);
+        measure(&h, &ret->v[ret->n++]);
         sl_free(h.memory);
     }
     return SL_OK;
@@ -376,44 +458,32 @@ static enum sl_code measure_rule(const struct options *opt, const struct sl_kern
 static enum sl_code modes(const struct options *opt, struct sl_error *err)
 {
     const struct sl_kernels *kernels = sl_kernels_find(opt->kernels);
+    const bool tables = !opt->json && !opt->csv;
+    struct found all[N_RULES];
     if (!kernels)
         return sl_fail(err, SL_E_USAGE, "--kernels %s: this machine has no such kernels",
                        opt->kernels);
     sl_blas_init();
-    struct sl_buf b;
-    sl_buf_init(&b, JSON_MAX);
-    struct sl_json_out w = {.b = &b};
-    sl_out_open(&w, '{');
-    sl_out_key(&w, "head_size");
-    sl_out_uint(&w, opt->head_size);
-    sl_out_key(&w, "kernels");
-    sl_out_str(&w, kernels->name);
-    sl_out_key(&w, "openblas_core");
-    sl_out_str(&w, sl_blas_core());
-    sl_out_key(&w, "modes");
-    sl_out_open(&w, '[');
-    if (!opt->json)
+    if (tables)
         printf("heads of %zu, one thread; recurrent: %s kernels, the others: OpenBLAS (%s)\n"
                "ns of the thread per token, median of %d rounds; KiB of state and scratch\n",
                (size_t)opt->head_size, kernels->name, sl_blas_core(), ROUNDS);
-    enum sl_code c = SL_OK;
-    for (size_t i = 0; !c && i < N_RULES; i++) {
-        struct row v[LENGTHS_MAX];
-        size_t n;
-        c = measure_rule(opt, kernels, &rules[i], v, &n, err);
-        if (!c && !opt->json)
-            tell(&rules[i], v, n);
-        if (!c)
-            write_rule(&w, &rules[i], v, n);
+    for (size_t i = 0; i < N_RULES; i++) {
+        enum sl_code c = measure_rule(opt, kernels, &rules[i], &all[i], err);
+        if (c)
+            return c;
+        if (tables)
+            tell(&rules[i], all[i].v, all[i].n);
     }
-    sl_out_close(&w, ']');
-    sl_out_close(&w, '}');
-    if (!c)
-        c = sl_buf_code(&b, err);
-    if (!c && opt->json)
-        printf("%.*s\n", (int)b.len, b.data);
-    sl_buf_done(&b);
-    return c;
+    if (tables)
+        return SL_OK;
+    struct sl_buf b;
+    sl_buf_init(&b, TEXT_MAX);
+    if (opt->json)
+        write_json(&b, opt, kernels, all);
+    else
+        write_csv(&b, opt, kernels, all);
+    return sl_values_print(&b, err);
 }
 
 int sl_cli_bench(int argc, char **argv)
@@ -434,6 +504,8 @@ int sl_cli_bench(int argc, char **argv)
         c = sl_fail(&err, SL_E_USAGE,
                     "say what to measure: --modes or --shape; see slate bench "
                     "--help");
+    if (!c && opt.json && opt.csv)
+        c = sl_fail(&err, SL_E_USAGE, "--json and --csv: the output is one or the other");
     if (!c && opt.peer && !opt.shape)
         c = sl_fail(&err, SL_E_USAGE, "--peer-llama goes with --shape");
     if (!c && opt.modes)
@@ -446,7 +518,8 @@ int sl_cli_bench(int argc, char **argv)
                                          .threads = opt.threads,
                                          .rounds = opt.rounds,
                                          .peer = opt.peer,
-                                         .json = opt.json};
+                                         .json = opt.json,
+                                         .csv = opt.csv};
     if (!c && opt.shape)
         c = sl_bench_steps(&steps, &err);
     if (c)

@@ -22,14 +22,14 @@
 #include "engine/base/mem.h"
 #include "engine/model_priv.h"
 #include "engine/sampler.h"
-#include "proto/json_out.h"
 #include "server/cli/limits.h"
 #include "server/cli/peer.h"
 #include "server/cli/shape.h"
+#include "server/cli/values.h"
 #include "server/cli/weights.h"
 
 enum { WEIGHTS_MAX = 5, BATCHES_MAX = 12, BATCH_MAX = 1024, WORKS_MAX = BATCHES_MAX + 1 };
-enum { JSON_MAX = 1 << 18 };
+enum { TEXT_MAX = 1 << 18 }; /* of JSON or CSV */
 
 static const double MIN_SECONDS = 0.25; /* of one measurement */
 
@@ -395,80 +395,87 @@ static void tell(const struct bench *b)
         }
 }
 
-static void write_range(struct sl_json_out *w, const char *key, double lo, double hi, int digits)
+static struct sl_value range_of(const char *name, double least, double most, int digits)
 {
-    sl_out_key(w, key);
-    sl_out_open(w, '[');
-    sl_out_fixed(w, lo, digits);
-    sl_out_fixed(w, hi, digits);
-    sl_out_close(w, ']');
+    return (struct sl_value){
+        .name = name, .kind = SL_VALUE_RANGE, .number = least, .most = most, .digits = digits};
 }
 
-static void write_peer(struct sl_json_out *w, const struct model *m, size_t i)
+static struct sl_value number_of(const char *name, double number, int digits)
 {
-    if (!m->peer[i].n)
-        return;
-    sl_out_key(w, "peer_weights");
-    sl_out_str(w, sl_peer_type(m->name));
-    sl_out_key(w, "peer_tokens_per_s");
-    sl_out_fixed(w, series_median(&m->peer[i]), 1);
-    sl_out_key(w, "ratio");
-    sl_out_fixed(w, series_median(&m->ratio[i]), 3);
-    write_range(w, "ratio_range", series_quantile(&m->ratio[i], 0),
-                series_quantile(&m->ratio[i], 1), 3);
+    return (struct sl_value){
+        .name = name, .kind = SL_VALUE_NUMBER, .number = number, .digits = digits};
 }
 
-static void write_one(struct sl_json_out *w, const struct bench *b, const struct model *m, size_t i)
+static void describe_peer(struct sl_values *to, const struct model *m, size_t i)
+{
+    const bool none = m->peer[i].n == 0;
+    struct sl_value all[] = {
+        {.name = "peer_weights", .text = sl_peer_type(m->name)},
+        number_of("peer_tokens_per_s", none ? 0 : series_median(&m->peer[i]), 1),
+        number_of("ratio", none ? 0 : series_median(&m->ratio[i]), 3),
+        range_of("ratio_range", none ? 0 : series_quantile(&m->ratio[i], 0),
+                 none ? 0 : series_quantile(&m->ratio[i], 1), 3),
+    };
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        all[k].absent = none;
+    sl_values_add(to, all, sizeof all / sizeof *all);
+}
+
+/* One work by one model. */
+static void describe(struct sl_values *to, const struct bench *b, const struct model *m, size_t i)
 {
     const struct work *k = &b->works[i];
+    const bool samples = m->sampling[i].n > 0;
     const char *what;
     double t = series_median(&m->seconds[i]), best = bound(b, m, k, &what);
-    sl_out_open(w, '{');
-    sl_out_key(w, "work");
-    sl_out_str(w, k->prefill ? "prefill" : "decode");
-    sl_out_key(w, "weights");
-    sl_out_str(w, m->name);
-    sl_out_key(w, "batch");
-    sl_out_uint(w, k->batch);
-    sl_out_key(w, "tokens_per_s");
-    sl_out_fixed(w, 1 / t, 1);
-    write_range(w, "tokens_per_s_range", 1 / series_quantile(&m->seconds[i], 1),
-                1 / series_quantile(&m->seconds[i], 0), 1);
-    sl_out_key(w, "bound");
-    sl_out_str(w, what);
-    sl_out_key(w, "bound_tokens_per_s");
-    sl_out_fixed(w, 1 / best, 1);
-    sl_out_key(w, "share");
-    sl_out_fixed(w, best / t, 3);
-    sl_out_key(w, "barriers");
-    sl_out_fixed(w, m->barriers[i], 0);
-    if (m->sampling[i].n) {
-        sl_out_key(w, "sampling_share");
-        sl_out_fixed(w, series_median(&m->sampling[i]), 4);
-    }
-    sl_out_key(w, "kernels");
-    sl_out_str(w, sl_model_info(m->m)->kernels);
-    sl_out_key(w, "threads");
-    sl_out_uint(w, sl_workers_threads(b->workers));
-    write_peer(w, m, i);
-    sl_out_close(w, '}');
+    const struct sl_value all[] = {
+        {.name = "work", .text = k->prefill ? "prefill" : "decode"},
+        {.name = "weights", .text = m->name},
+        {.name = "batch", .kind = SL_VALUE_COUNT, .count = k->batch},
+        number_of("tokens_per_s", 1 / t, 1),
+        range_of("tokens_per_s_range", 1 / series_quantile(&m->seconds[i], 1),
+                 1 / series_quantile(&m->seconds[i], 0), 1),
+        {.name = "bound", .text = what},
+        number_of("bound_tokens_per_s", 1 / best, 1),
+        number_of("share", best / t, 3),
+        number_of("barriers", m->barriers[i], 0),
+        {.name = "sampling_share",
+         .kind = SL_VALUE_NUMBER,
+         .absent = !samples,
+         .number = samples ? series_median(&m->sampling[i]) : 0,
+         .digits = 4},
+        {.name = "kernels", .text = sl_model_info(m->m)->kernels},
+        {.name = "threads", .kind = SL_VALUE_COUNT, .count = sl_workers_threads(b->workers)},
+    };
+    sl_values_add(to, all, sizeof all / sizeof *all);
+    describe_peer(to, m, i);
 }
 
 static enum sl_code write_all(const struct bench *b, struct sl_error *err)
 {
     struct sl_buf buf;
-    sl_buf_init(&buf, JSON_MAX);
+    sl_buf_init(&buf, TEXT_MAX);
     struct sl_json_out w = {.b = &buf};
-    sl_out_open(&w, '[');
+    if (b->opt->json)
+        sl_out_open(&w, '[');
     for (size_t i = 0; i < b->n_works; i++)
-        for (size_t k = 0; k < b->n_models; k++)
-            write_one(&w, b, &b->models[k], i);
-    sl_out_close(&w, ']');
-    enum sl_code c = sl_buf_code(&buf, err);
-    if (!c)
-        printf("%.*s\n", (int)buf.len, buf.data);
-    sl_buf_done(&buf);
-    return c;
+        for (size_t k = 0; k < b->n_models; k++) {
+            struct sl_values v = {.n = 0};
+            describe(&v, b, &b->models[k], i);
+            if (b->opt->csv) {
+                sl_values_csv(&buf, &v);
+                continue;
+            }
+            sl_out_open(&w, '{');
+            sl_values_json(&w, &v);
+            sl_out_close(&w, '}');
+        }
+    if (b->opt->json) {
+        sl_out_close(&w, ']');
+        sl_buf_putc(&buf, '\n');
+    }
+    return sl_values_print(&buf, err);
 }
 
 enum sl_code sl_bench_steps(const struct sl_bench_steps *opt, struct sl_error *err)
@@ -480,7 +487,7 @@ enum sl_code sl_bench_steps(const struct sl_bench_steps *opt, struct sl_error *e
     if (!c)
         c = measure_all(&b, err);
     if (!c) {
-        if (opt->json)
+        if (opt->json || opt->csv)
             c = write_all(&b, err);
         else
             tell(&b);

@@ -14,7 +14,7 @@ struct sl_bench_steps {
     uint64_t threads;    /* 0: all processors */
     uint64_t rounds;
     const char *peer; /* a llama.cpp build; NULL: none */
-    bool json;
+    bool json, csv;   /* instead of a table; one of them at most */
 };
 
 /* Prints. Errors: USAGE, NO_MEMORY; with a peer those of peer.h. */

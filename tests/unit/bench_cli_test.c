@@ -33,6 +33,86 @@ static double number(const json_t *v, const char *form, const char *key)
     return json_number_value(n);
 }
 
+/* --- CSV ---------------------------------------------------------------------------------------*/
+
+/* Column `name` of line `nth` (0: the first below the names); no cell here has quotes. */
+static const char *cell(size_t nth, const char *name)
+{
+    static char text[64];
+    const char *p = out;
+    size_t at = 0;
+    for (size_t n = strlen(name); strncmp(p, name, n) != 0 || !strchr(",\n", p[n]); p++, at++) {
+        p += strcspn(p, ",\n");
+        if (*p != ',')
+            fail_msg("no column '%s'", name);
+    }
+    for (p = strchr(out, '\n') + 1; nth > 0; nth--)
+        p = strchr(p, '\n') + 1;
+    for (; at > 0; at--)
+        p = strchr(p, ',') + 1;
+    (void)snprintf(text, sizeof text, "%.*s", (int)strcspn(p, ",\n"), p);
+    return text;
+}
+
+static double cell_number(size_t nth, const char *name)
+{
+    char *end;
+    double d = strtod(cell(nth, name), &end);
+    assert_true(end != cell(nth, name) && !*end);
+    return d;
+}
+
+/* Lines below that of the names; each has as many cells. */
+static size_t csv_lines(void)
+{
+    size_t lines = 0, cells[2] = {0};
+    for (const char *p = out; *p; p++) {
+        cells[lines > 0] += *p == ',';
+        if (*p != '\n')
+            continue;
+        assert_int_equal(cells[lines > 0], cells[0]);
+        cells[1] = 0;
+        lines++;
+    }
+    assert_true(lines > 0);
+    return lines - 1;
+}
+
+/* The names that an object's keys come to: of a list of two and of an object those of two columns.
+ */
+static void add_names(char *to, size_t room, const json_t *object, const char *group)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)object, key, v)
+    {
+        char name[64];
+        size_t n = strlen(to);
+        (void)snprintf(name, sizeof name, "%s%s", group, key);
+        if (json_is_array(v)) {
+            (void)snprintf(to + n, room - n, "%s_least,%s_most,", name, name);
+        } else if (json_is_object(v)) {
+            (void)snprintf(name, sizeof name, "%s_", key);
+            add_names(to, room, v, name);
+        } else {
+            (void)snprintf(to + n, room - n, "%s,", name);
+        }
+    }
+}
+
+/* The first line is these. */
+static void assert_names(char *names)
+{
+    size_t n = strlen(names);
+    assert_true(n > 0);
+    names[n - 1] = '\n'; /* for the last comma */
+    if (strncmp(out, names, n) != 0)
+        fail_msg("%.*s, not %s", (int)strcspn(out, "\n"), out, names);
+}
+
+/* --- forms --------------------------------------------------------------------------------------
+ */
+
 /* What each form needs follows from its definition: the state alone, C² more, n² more. */
 static void check_rule(const json_t *rule)
 {
@@ -69,6 +149,42 @@ static void test_modes_as_json(void **state)
     for (size_t i = 0; i < 5; i++)
         check_rule(json_array_get(rules, i));
     json_decref(doc);
+}
+
+/* The columns are what JSON says of a length, between what it says of all and of the rule. */
+static void test_modes_as_csv(void **state)
+{
+    (void)state;
+    char names[1024] = "";
+    char *json[] = {"bench", "--modes", "--json", "--head-size=16", "--max-tokens=32"};
+    char *csv[] = {"bench", "--modes", "--csv", "--head-size=16", "--max-tokens=32"};
+    assert_int_equal(bench(5, json), SL_EXIT_OK);
+    json_t *doc = json_loads(out, 0, NULL),
+           *rule = json_array_get(json_object_get(doc, "modes"), 0);
+    json_t *length = json_incref(json_array_get(json_object_get(rule, "lengths"), 0));
+    json_t *crossings = json_incref(rule);
+    assert_int_equal(json_object_del(crossings, "lengths"), 0);
+    assert_int_equal(json_object_del(doc, "modes"), 0);
+    assert_int_equal(json_object_del(crossings, "rule"), 0);
+    add_names(names, sizeof names, doc, "");
+    (void)snprintf(names + strlen(names), sizeof names - strlen(names), "rule,");
+    add_names(names, sizeof names, length, "");
+    add_names(names, sizeof names, crossings, "");
+    json_decref(crossings);
+    json_decref(length);
+    json_decref(doc);
+    assert_int_equal(bench(5, csv), SL_EXIT_OK);
+    assert_names(names);
+    assert_int_equal(csv_lines(), 10);
+    for (size_t i = 0; i < 10; i++) {
+        assert_true(cell_number(i, "head_size") == 16);
+        assert_true(cell_number(i, "tokens") == (i % 2 ? 32 : 16));
+        assert_true(cell_number(i, "recurrent_ns_per_token") > 0);
+        /* The state, a vector to work in, and linear attention's denominator. */
+        assert_true(cell_number(i, "recurrent_bytes") == 4 * (256 + 16 + (i < 2 ? 16 : 0)));
+    }
+    assert_string_equal(cell(0, "rule"), "linear attention");
+    assert_string_equal(cell(9, "rule"), "gated DeltaNet");
 }
 
 static void test_modes_as_text(void **state)
@@ -126,6 +242,27 @@ static void test_steps_as_text(void **state)
     assert_non_null(strstr(out, "decode   q4            2 "));
     assert_non_null(strstr(out, "%  arithmetic ")); /* what bounds it */
     assert_null(strstr(out, "prefill"));
+}
+
+static void test_steps_as_csv(void **state)
+{
+    (void)state;
+    char *argv[] = {"bench", "--shape=rwkv7-tiny", "--weights=f32,q8", "--batch=1,3",
+                    "--csv", "--prompt=20",        "--rounds=1",       "--threads=2"};
+    assert_int_equal(bench(8, argv), SL_EXIT_OK);
+    assert_int_equal(csv_lines(), 6);
+    for (size_t i = 0; i < 6; i++) {
+        assert_string_equal(cell(i, "work"), i < 4 ? "decode" : "prefill");
+        assert_string_equal(cell(i, "weights"), i % 2 ? "q8" : "f32");
+        assert_true(cell_number(i, "batch") == (i / 2 == 1 ? 3 : 1));
+        double got = cell_number(i, "tokens_per_s");
+        double share = got / cell_number(i, "bound_tokens_per_s") - cell_number(i, "share");
+        assert_true(got > 0 && share > -0.002 && share < 0.002);
+        assert_true(cell_number(i, "tokens_per_s_range_least") == got);
+        assert_true(cell_number(i, "tokens_per_s_range_most") == got);
+        assert_int_equal(*cell(i, "sampling_share") != '\0', i < 4);
+        assert_string_equal(cell(i, "ratio"), ""); /* no peer */
+    }
 }
 
 static void test_bad_steps(void **state)
@@ -202,22 +339,23 @@ static void close_peer(void)
     remove_tree(peer);
 }
 
-static int bench_beside_peer(const char *rounds, bool as_json)
+/* form: NULL for tables. */
+static int bench_beside_peer(const char *rounds, char *form)
 {
     char option[64], rounds_option[16];
     (void)snprintf(option, sizeof option, "--peer-llama=%s", peer);
     (void)snprintf(rounds_option, sizeof rounds_option, "--rounds=%s", rounds);
     char *argv[] = {"bench",       "--shape=rwkv7-tiny", "--weights=f16,q8", "--batch=1,3",
                     "--prompt=20", "--threads=2",        rounds_option,      option,
-                    "--json"};
-    return bench(as_json ? 9 : 8, argv);
+                    form};
+    return bench(form ? 9 : 8, argv);
 }
 
 static void test_peer_as_json(void **state)
 {
     (void)state;
     open_peer(measures, quantises);
-    assert_int_equal(bench_beside_peer("1", true), SL_EXIT_OK);
+    assert_int_equal(bench_beside_peer("1", "--json"), SL_EXIT_OK);
     json_t *doc = json_loads(out, 0, NULL), *v;
     assert_int_equal(json_array_size(doc), 6);
     size_t i;
@@ -239,6 +377,29 @@ static void test_peer_as_json(void **state)
     close_peer();
 }
 
+/* What JSON says of a work, in its order. */
+static void test_peer_as_csv(void **state)
+{
+    (void)state;
+    char names[1024] = "";
+    open_peer(measures, quantises);
+    assert_int_equal(bench_beside_peer("1", "--json"), SL_EXIT_OK);
+    json_t *doc = json_loads(out, 0, NULL);
+    add_names(names, sizeof names, json_array_get(doc, 0), "");
+    json_decref(doc);
+    assert_int_equal(bench_beside_peer("1", "--csv"), SL_EXIT_OK);
+    assert_names(names);
+    assert_int_equal(csv_lines(), 6);
+    for (size_t i = 0; i < 6; i++) {
+        double ratio = cell_number(i, "ratio");
+        assert_true(ratio == cell_number(i, "ratio_range_least"));
+        assert_true(ratio == cell_number(i, "ratio_range_most"));
+        assert_string_equal(cell(i, "peer_weights"), i % 2 ? "Q8_0" : "F16");
+    }
+    assert_true(cell_number(5, "peer_tokens_per_s") == 1000.5);
+    close_peer();
+}
+
 /* In turn, and each file made once. */
 static void test_peer_as_text(void **state)
 {
@@ -247,7 +408,7 @@ static void test_peer_as_text(void **state)
                                 "Q8_0.gguf 1 20,20 2\n";
     char want[512], got[512] = "";
     open_peer(measures, quantises);
-    assert_int_equal(bench_beside_peer("2", false), SL_EXIT_OK);
+    assert_int_equal(bench_beside_peer("2", NULL), SL_EXIT_OK);
     assert_non_null(strstr(out, "ratio"));
     assert_non_null(strstr(out, " 300.8 "));
     FILE *f = fopen(in_peer("log"), "r");
@@ -277,7 +438,7 @@ static void test_bad_peers(void **state)
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         open_peer(wrong[i].measures, wrong[i].quantises);
-        assert_int_not_equal(bench_beside_peer("1", true), SL_EXIT_OK);
+        assert_int_not_equal(bench_beside_peer("1", "--json"), SL_EXIT_OK);
         assert_non_null(strstr(out, wrong[i].want[0]));
         assert_non_null(strstr(out, wrong[i].want[1]));
         close_peer();
@@ -292,6 +453,12 @@ static void test_bad_usage(void **state)
     (void)state;
     char *none[] = {"bench"}, *size[] = {"bench", "--modes", "--head-size=0"},
          *kernels[] = {"bench", "--modes", "--kernels=mmx"}, *extra[] = {"bench", "--modes", "x"};
+    char *both[][4] = {{"bench", "--modes", "--csv", "--json"},
+                       {"bench", "--shape=rwkv7-tiny", "--json", "--csv"}};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(bench(4, both[i]), SL_EXIT_USAGE);
+        assert_non_null(strstr(out, "--json and --csv"));
+    }
     assert_int_equal(bench(1, none), SL_EXIT_USAGE);
     assert_non_null(strstr(out, "--modes"));
     assert_int_equal(bench(3, size), SL_EXIT_USAGE);
@@ -305,11 +472,12 @@ static void test_bad_usage(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_modes_as_json), cmocka_unit_test(test_modes_as_text),
-        cmocka_unit_test(test_bad_usage),     cmocka_unit_test(test_steps_as_json),
-        cmocka_unit_test(test_steps_as_text), cmocka_unit_test(test_bad_steps),
-        cmocka_unit_test(test_peer_as_json),  cmocka_unit_test(test_peer_as_text),
-        cmocka_unit_test(test_bad_peers),
+        cmocka_unit_test(test_modes_as_csv),  cmocka_unit_test(test_steps_as_csv),
+        cmocka_unit_test(test_peer_as_csv),   cmocka_unit_test(test_modes_as_json),
+        cmocka_unit_test(test_modes_as_text), cmocka_unit_test(test_bad_usage),
+        cmocka_unit_test(test_steps_as_json), cmocka_unit_test(test_steps_as_text),
+        cmocka_unit_test(test_bad_steps),     cmocka_unit_test(test_peer_as_json),
+        cmocka_unit_test(test_peer_as_text),  cmocka_unit_test(test_bad_peers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
