@@ -18,20 +18,23 @@
 #include "engine/workers.h"
 #include "server/cli/limits.h"
 #include "tests/support/floats.h"
+#include "tests/support/quants.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
-enum { MAX_ROUNDS = SERIES_MAX, MAX_ROWS = 512, MAX_THREADS = 2, MAX_IN = 3072, MAX_OUT = 65536 };
+enum { MAX_ROUNDS = SERIES_MAX, MAX_ROWS = 512, MAX_THREADS = 2, MAX_IN = 4096, MAX_OUT = 65536 };
 
 static const size_t RING_BYTES = (size_t)256 << 20;
 static const double MIN_SECONDS = 0.008; /* of one measurement */
 
 static const struct {
     size_t n_in, n_out;
-} shapes[] = {{768, 768}, {768, 3072}, {3072, 768}, {768, 65536}};
+} shapes[] = {{768, 768},   {768, 3072},  {3072, 768},  {768, 65536}, /* of RWKV-7 0.1B */
+              {1024, 1024}, {1024, 4096}, {4096, 1024}, {1024, 65536} /* and of 0.4B */};
 static const size_t rows[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 512};
-static const enum sl_dtype types[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16,
-                                      SL_DTYPE_Q8,  SL_DTYPE_Q5,  SL_DTYPE_Q4};
+static const enum sl_dtype types[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16,
+                                      SL_DTYPE_Q8,   SL_DTYPE_Q5,   SL_DTYPE_Q4,
+                                      SL_DTYPE_Q4_0, SL_DTYPE_Q6_K, SL_DTYPE_Q4_K};
 
 /* --- products --- */
 
@@ -85,14 +88,17 @@ struct bench {
     struct sl_group *q;
 };
 
-/* One packed matrix over and over. */
+/* One packed matrix over and over; of the types that come from files only, of random blocks. */
 static void fill_ring(struct bench *b, enum sl_dtype type)
 {
     enum { N = 768 };
     size_t bytes = sl_pack_bytes(type, N, N);
     float *w = b->y; /* large enough, and free now */
     fill_uniform(w, (size_t)N * N, 1);
-    sl_pack_matrix(b->ring, type, w, SL_DTYPE_F32, N, N, N, 1, 0, N / SL_PANEL);
+    unsigned char *panels =
+        sl_is_k(type) ? quant_from_k_blocks(type, N, N, 1, NULL) : quant_pack(type, w, N, N);
+    memcpy(b->ring, panels, bytes);
+    sl_free(panels);
     for (size_t done = bytes; done < RING_BYTES; done += bytes)
         memcpy(b->ring + done, b->ring, RING_BYTES - done < bytes ? RING_BYTES - done : bytes);
 }
