@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "server/sessions_priv.h"
 
@@ -145,6 +146,20 @@ static void point_to_rebuild(struct sl_error *err)
     (void)sl_fail(err, was.code, "%.320s; POST …/rebuild reads its transcript again", was.message);
 }
 
+/* A server that was started with others, or another one of a fleet: once, for it will be many. */
+static void note_differences(struct sl_sessions *ss, const struct sl_session *s,
+                             const struct sl_snapshot_info *info)
+{
+    if (ss->differs || (!info->other_weights_type && !info->other_numerics))
+        return;
+    ss->differs = true;
+    sl_log(SL_LOG_WARN,
+           "sessions in the store are of other --weights or --numerics: they go on, but not with "
+           "the same bits",
+           SL_LS("session", s->id),
+           SL_LS("differs", info->other_weights_type ? "weights" : "numerics"));
+}
+
 static void load_ends(struct load *l)
 {
     struct sl_sessions *ss = l->ss;
@@ -155,8 +170,10 @@ static void load_ends(struct load *l)
         err.code = SL_E_STORE_CORRUPT; /* it is not the request that is wrong */
     if (l->d.code == SL_E_SNAPSHOT_MODEL_MISMATCH && ss->opt.keep_transcript)
         point_to_rebuild(&err);
-    if (!failed)
+    if (!failed) {
+        note_differences(ss, s, &l->d.info);
         install(l);
+    }
     ss->stats.loads += !failed;
     load_free(l);
     ready_ends(ss, s, failed ? &err : NULL);

@@ -55,6 +55,7 @@ struct sl_sessions {
     void *replay_with;
     struct sl_encode *encode_line, **encode_line_end; /* encodings that wait for their turn */
     struct sl_residency_stats stats;
+    bool differs; /* a load has brought a state of other numerics, and that was logged */
 
     size_t n_busy;                    /* ops, loads, encodings, saves: see sl_sessions_busy() */
     size_t n_forks;                   /* that have one place and may wait for another */

@@ -113,6 +113,28 @@ static void restarts_keep_sessions(void **state)
     node_done(&node);
 }
 
+/* Other bits from here on: it goes on all the same, and the log says so, once. */
+static void other_weights(void **state)
+{
+    static const char said[] = "sessions in the store are of other --weights or --numerics";
+    (void)state;
+    up("weights", (const char *const[]){"--log-level=warn", "--weights=f32", NULL});
+    make("a", " there was");
+    make("b", " there was");
+    node_stop(&node);
+    node.options[node.n_options - 1] = "--weights=bf16";
+    node_start(&node);
+    struct gen g;
+    turn_of(client(), &g, "a", " and", 4);
+    gen_done(&g);
+    server_wait_log(node.a.server, said);
+    turn_of(client(), &g, "b", " and", 4);
+    gen_done(&g);
+    const char *first = strstr(node.a.server->log, said);
+    assert_null(strstr(first + 1, said));
+    node_done(&node);
+}
+
 /* After a kill nothing was touched that is not loaded: the drain must not need it. */
 static void a_drain_after_a_kill(void **state)
 {
@@ -491,6 +513,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(restarts_keep_sessions),
+        TEST(other_weights),
         TEST(a_drain_after_a_kill),
         TEST(durability_drain),
         TEST(pause_and_resume),
