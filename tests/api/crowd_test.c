@@ -14,10 +14,6 @@
 #include "tests/support/server.h"
 #include "tests/support/tree.h"
 
-#define HOST "Host: localhost\r\n"
-#define GET(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 /* The one that has waited longest for its client goes: silent, in a head, in a body or between two
  * requests. One that is being answered stays. */
 static void test_newcomers_take_the_place_of_who_waits(void **state)

@@ -43,10 +43,7 @@
 #include "tests/support/smuggled.h"
 #include "tests/support/tree.h"
 
-#define HOST "Host: localhost\r\n"
 #define JSON "Content-Type: application/json\r\n"
-#define GET(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
 #define N(a) (sizeof(a) / sizeof *(a))
 
 enum { SLICE = 500 /* requests */, SLICE_MS = 10000, PAIRS = 5, PAIRS_MAX = 15, WAIT_MS = 20000 };

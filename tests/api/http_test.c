@@ -17,10 +17,6 @@
 
 #include "tests/support/server.h"
 
-#define HOST "Host: localhost\r\n"
-#define GET(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
-#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
-
 static char dir[64]; /* of this test's files */
 
 static const char *path_of(const char *name)

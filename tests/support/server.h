@@ -13,6 +13,11 @@
 
 enum { SERVER_DEADLINE_MS = 60000 };
 
+/* A list of arguments; and what a request as text begins with, or is. */
+#define ARGS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define HOST "Host: localhost\r\n"
+#define GET(path) "GET " path " HTTP/1.1\r\n" HOST "\r\n"
+
 struct server {
     pid_t pid;
     int out, err;   /* the child's stdout and stderr */
