@@ -16,26 +16,13 @@
 #include "slate/tokenizer.h"
 #include "tests/support/api.h"
 #include "tests/support/seeded.h"
+#include "tests/support/tree.h"
 
 #define VECTORS "tests/vectors/tokenizer/"
 #define CHAT "/v1/chat/completions"
 
 static char folder[64], model[96];
 static const struct seeded_shape shape = SEEDED_ODD; /* 1,001 tokens */
-
-static void put_file(const char *name, const char *text)
-{
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    if (!text) {
-        (void)unlink(path);
-        return;
-    }
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
-}
 
 static void copy_tokenizer(const char *name)
 {
@@ -46,7 +33,7 @@ static void copy_tokenizer(const char *name)
     assert_non_null(f);
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     fclose(f);
-    put_file("tokenizer.json", text);
+    tree_put(folder, "tokenizer.json", text);
 }
 
 static int make_files(void **state)
@@ -68,7 +55,7 @@ static int remove_files(void **state)
     static const char *const names[] = {"model.safetensors", "tokenizer.json",
                                         "tokenizer_config.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        put_file(names[i], NULL);
+        tree_put(folder, names[i], NULL);
     assert_int_equal(rmdir(folder), 0);
     return 0;
 }
@@ -76,7 +63,7 @@ static int remove_files(void **state)
 static void start(struct api *a, const char *tokenizer, const char *config, const char *option)
 {
     copy_tokenizer(tokenizer);
-    put_file("tokenizer_config.json", config);
+    tree_put(folder, "tokenizer_config.json", config);
     api_start(a, (const char *const[]){"--model", model, "--tokenizer", folder, option, NULL});
 }
 
