@@ -1,16 +1,9 @@
-/* hostile_test.c: attacks, and eight honest clients that keep their throughput under each.
+/* hostile_test.c: attacks, and eight honest clients that keep their throughput under each
+ * (attack.h).
  *
  * Judged is 90 % of it where an argument asks for the long form (make soak). The short form, part
  * of every `make test`, prints the same two numbers and fails where a third is lost: on a machine
  * that others use, two slices of one and the same work may differ by a tenth.
- *
- * Attack and quiet take turns in one run. "Without it" the foes do the same work against a port
- * that swallows all, so that what they take of the processors themselves counts on both sides; the
- * order changes from pair to pair, and the median of the pairs' ratios decides: noise has to hit
- * most of them, on one side, to do so. Both numbers are printed. Where other programs keep the
- * machine busy the server's time on the processors is judged in their place: how much of it an
- * honest request takes. An honest client that is refused, cut off or not answered fails the test at
- * once.
  *
  * That a limit is what does it is shown by a server that has none (the option that sets it as wide
  * as it goes): the same attack then holds its connections, or fills the memory.
@@ -28,16 +21,14 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "engine/base/mem.h"
 #include "tests/support/api.h"
+#include "tests/support/attack.h"
 #include "tests/support/client.h"
-#include "tests/support/foes.h"
-#include "tests/support/honest.h"
 #include "tests/support/process.h"
 #include "tests/support/server.h"
 #include "tests/support/smuggled.h"
@@ -46,13 +37,9 @@
 #define JSON "Content-Type: application/json\r\n"
 #define N(a) (sizeof(a) / sizeof *(a))
 
-enum { SLICE = 500 /* requests */, SLICE_MS = 10000, PAIRS = 5, PAIRS_MAX = 15, WAIT_MS = 20000 };
-static double least = 0.66; /* of the throughput; the long form: 0.9 */
-/* Of the processors, taken by what is no part of the test: above it requests per second tell more
- * of the others than of the server. Then requests per second of the server's own time decide. */
-static const double others_max = 0.15;
+enum { WAIT_MS = 20000 };
 
-static size_t n_idle = 1000, n_slice = SLICE;
+static size_t n_idle = 1000;
 
 /* --- a server and what it says of itself ------------------------------------------------------ */
 
@@ -75,155 +62,6 @@ static struct server *start(const char *const *options)
 static double resident_mib(const struct server *s)
 {
     return (double)process_resident(s->pid) / 1048576;
-}
-
-/* --- with and without ------------------------------------------------------------------------- */
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of(const double *values, size_t n)
-{
-    double v[PAIRS_MAX];
-    memcpy(v, values, n * sizeof *v);
-    qsort(v, n, sizeof *v, by_size);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
-/* What a slice gave: requests per second, and per second of the server's time. */
-struct got {
-    double rate, cpu_rate;
-};
-
-/* Seconds that the server's threads were on the processors, but for those of low priority: their
- * time is what others leave. */
-static double cpu_s(const struct server *s)
-{
-    char path[64], line[512];
-    double sum = 0;
-    snprintf(path, sizeof path, "/proc/%d/task", (int)s->pid);
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        long nice;
-        unsigned long long ns = 0;
-        char stat[128];
-        snprintf(stat, sizeof stat, "%s/%.20s/stat", path, e->d_name);
-        FILE *f = e->d_name[0] == '.' ? NULL : fopen(stat, "r");
-        bool whole = f && fgets(line, sizeof line, f);
-        const char *at = whole ? strrchr(line, ')') : NULL;
-        if (f)
-            fclose(f);
-        if (!at ||
-            sscanf(at, ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
-                   &nice) != 1)
-            continue;
-        snprintf(stat, sizeof stat, "%s/%.20s/schedstat", path, e->d_name);
-        f = fopen(stat, "r");
-        if (f && nice <= getpriority(PRIO_PROCESS, 0) && fscanf(f, "%llu", &ns) == 1)
-            sum += (double)ns / 1e9;
-        if (f)
-            fclose(f);
-    }
-    closedir(d);
-    return sum;
-}
-
-static struct got slice(struct server *s, struct honest *h, const struct foe_plan *plan,
-                        unsigned port)
-{
-    size_t n = 0;
-    struct foes *f = foes_start(plan, port);
-    if (!plan->life_ms) /* they come once: what they ask for at first is done meanwhile */
-        (void)honest_slice(h, n_slice / 2, SLICE_MS, NULL);
-    double before = cpu_s(s);
-    double rate = honest_slice(h, n_slice, SLICE_MS, &n);
-    double used = cpu_s(s) - before;
-    foes_stop(f, NULL);
-    return (struct got){rate, (double)n / used};
-}
-
-/* Seconds in which the processors did something, for anybody; and in which they could have. */
-static void processors(double *ret_busy, double *ret_all)
-{
-    unsigned long long v[8] = {0}, all = 0;
-    FILE *f = fopen("/proc/stat", "r");
-    assert_non_null(f);
-    assert_int_equal(fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2],
-                            &v[3], &v[4], &v[5], &v[6], &v[7]),
-                     8);
-    fclose(f);
-    for (int i = 0; i < 8; i++)
-        all += v[i];
-    double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
-    *ret_busy = (double)(all - v[3] - v[4]) * tick;
-    *ret_all = (double)all * tick;
-}
-
-struct clock_of {
-    double busy, all, own;
-};
-
-static struct clock_of clock_now(const struct server *s, const struct sink *sink)
-{
-    const pid_t own[] = {getpid(), s->pid, sink->pid};
-    struct clock_of c = {0};
-    processors(&c.busy, &c.all);
-    for (size_t i = 0; i < N(own); i++) {
-        struct timespec ts;
-        clockid_t id;
-        assert_int_equal(clock_getcpuclockid(own[i], &id), 0);
-        assert_int_equal(clock_gettime(id, &ts), 0);
-        c.own += (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
-    }
-    return c;
-}
-
-/* The attack against s; PAIRS pairs, and as many more as it takes for the median to be right. */
-static void attack(const char *name, struct server *s, const struct foe_plan *p)
-{
-    double without[PAIRS_MAX], under[PAIRS_MAX], ratio[PAIRS_MAX], cpu[PAIRS_MAX], wall, own, r;
-    struct foe_plan plan = *p;
-    struct sink sink;
-    sink_open(&sink);
-    struct honest *h = honest_open(s->port);
-    size_t n = 0;
-    plan.clock = s->pid; /* so many attacks to so much work, on a busy machine as on a quiet one */
-    (void)honest_slice(h, n_slice, SLICE_MS, NULL);
-    struct clock_of begun = clock_now(s, &sink);
-    do {
-        for (size_t end = n + PAIRS; n < end; n++) {
-            struct got a, b;
-            if (n % 2)
-                b = slice(s, h, &plan, s->port);
-            a = slice(s, h, &plan, sink.port);
-            if (n % 2 == 0)
-                b = slice(s, h, &plan, s->port);
-            without[n] = a.rate;
-            under[n] = b.rate;
-            ratio[n] = b.rate / a.rate;
-            cpu[n] = b.cpu_rate / a.cpu_rate;
-        }
-        struct clock_of now = clock_now(s, &sink);
-        double others = (now.busy - begun.busy - (now.own - begun.own)) / (now.all - begun.all);
-        wall = median_of(ratio, n);
-        own = median_of(cpu, n);
-        r = others > others_max ? own : wall;
-        if (others > others_max)
-            printf("%s: others take %.0f %% of the processors: judged by the server's time\n", name,
-                   100 * others);
-    } while (r < least && n < PAIRS_MAX);
-    printf("%s: %.0f requests/s without, %.0f under it: %.0f %%; %.0f %% by the server's time "
-           "(%zu pairs)\n",
-           name, median_of(without, n), median_of(under, n), 100 * wall, 100 * own, n);
-    fflush(stdout);
-    honest_close(h);
-    sink_close(&sink);
-    if (r < least)
-        fail_msg("%s: honest clients keep %.0f %% of their throughput", name, 100 * r);
 }
 
 /* That so many idle connections take, of this process, of the server and of the port that swallows
@@ -567,16 +405,15 @@ static void test_header_floods(void **state)
 /* A body around `n` times `part`. */
 static struct foe_text bomb(const char *begin, const char *part, size_t n, const char *end)
 {
-    size_t n_part = strlen(part), size = strlen(begin) + n * n_part + strlen(end);
-    char *text = malloc(size + 256);
+    char *body = repeated(begin, part, n, end);
+    size_t room = strlen(body) + 256;
+    char *text = malloc(room);
     assert_non_null(text);
-    int at =
-        sprintf(text, "POST /v1/generate HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s",
-                size, begin);
-    for (size_t i = 0; i < n; i++)
-        memcpy(text + (size_t)at + i * n_part, part, n_part);
-    strcpy(text + (size_t)at + n * n_part, end);
-    return (struct foe_text){text, (size_t)at + n * n_part + strlen(end)};
+    int size = snprintf(text, room,
+                        "POST /v1/generate HTTP/1.1\r\n" HOST JSON "Content-Length: %zu\r\n\r\n%s",
+                        strlen(body), body);
+    sl_free(body);
+    return (struct foe_text){text, (size_t)size};
 }
 
 static void test_json_bombs(void **state)
@@ -584,18 +421,18 @@ static void test_json_bombs(void **state)
     (void)state;
     enum { MIB = 1 << 20 };
     const struct foe_text texts[] = {
-        bomb("{\"prompt\":[", "0,", 2 * MIB, "0]}"),
+        bomb("{\"prompt\":[", "0,", 2 * (size_t)MIB, "0]}"),
         bomb("{\"x\":[", "{},", MIB, "0]}"),
         bomb("{\"x\":\"", "\\u0041", MIB / 2, "\"}"),
         bomb("{\"x\":[", "[],", MIB, "0]}"),
     };
     struct server *s = start(ARGS(NULL));
     const struct foe_plan plan = {
-        .n = 1, .texts = texts, .n_texts = N(texts), .at_once = 16 * MIB, .life_ms = 500};
-    size_t usual = n_slice;
-    n_slice *= 3;
+        .n = 1, .texts = texts, .n_texts = N(texts), .at_once = 16 * (size_t)MIB, .life_ms = 500};
+    size_t usual = attack_terms.n_slice;
+    attack_terms.n_slice *= 3;
     attack("JSON bombs", s, &plan);
-    n_slice = usual;
+    attack_terms.n_slice = usual;
     server_stop(s);
     for (size_t i = 0; i < N(texts); i++)
         free((void *)(uintptr_t)texts[i].bytes);
@@ -687,9 +524,10 @@ int main(int argc, char **argv)
     };
     struct rlimit r;
     if (argc > 1) {
-        least = 0.9;
+        attack_terms.least = 0.9;
         n_idle = strtoul(argv[1], NULL, 10);
-        n_slice = n_idle > 1000 ? 4 * SLICE : SLICE;
+        if (n_idle > 1000)
+            attack_terms.n_slice *= 4;
     }
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);

@@ -1,0 +1,173 @@
+/* attack.c: see attack.h. */
+#include "tests/support/attack.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/support/honest.h"
+
+enum { SLICE_MS = 10000, PAIRS = 5, PAIRS_MAX = 15 };
+
+struct attack_terms attack_terms = {.least = 0.66, .n_slice = 500};
+
+/* Of the processors, taken by what is no part of the test: above it requests per second tell more
+ * of the others than of the server. Then requests per second of the server's own time decide. */
+static const double others_max = 0.15;
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_of(const double *values, size_t n)
+{
+    double v[PAIRS_MAX];
+    memcpy(v, values, n * sizeof *v);
+    qsort(v, n, sizeof *v, by_size);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+/* What a slice gave: requests per second, and per second of the server's time. */
+struct got {
+    double rate, cpu_rate;
+};
+
+/* Seconds that the server's threads were on the processors, but for those of low priority: their
+ * time is what others leave. */
+static double cpu_s(const struct server *s)
+{
+    char path[64], line[512];
+    double sum = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)s->pid);
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        long nice;
+        unsigned long long ns = 0;
+        char stat[128];
+        snprintf(stat, sizeof stat, "%s/%.20s/stat", path, e->d_name);
+        FILE *f = e->d_name[0] == '.' ? NULL : fopen(stat, "r");
+        bool whole = f && fgets(line, sizeof line, f);
+        const char *at = whole ? strrchr(line, ')') : NULL;
+        if (f)
+            fclose(f);
+        if (!at ||
+            sscanf(at, ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
+                   &nice) != 1)
+            continue;
+        snprintf(stat, sizeof stat, "%s/%.20s/schedstat", path, e->d_name);
+        f = fopen(stat, "r");
+        if (f && nice <= getpriority(PRIO_PROCESS, 0) && fscanf(f, "%llu", &ns) == 1)
+            sum += (double)ns / 1e9;
+        if (f)
+            fclose(f);
+    }
+    closedir(d);
+    return sum;
+}
+
+static struct got slice(struct server *s, struct honest *h, const struct foe_plan *plan,
+                        unsigned port)
+{
+    size_t n = 0;
+    struct foes *f = foes_start(plan, port);
+    if (!plan->life_ms) /* they come once: what they ask for at first is done meanwhile */
+        (void)honest_slice(h, attack_terms.n_slice / 2, SLICE_MS, NULL);
+    double before = cpu_s(s);
+    double rate = honest_slice(h, attack_terms.n_slice, SLICE_MS, &n);
+    double used = cpu_s(s) - before;
+    foes_stop(f, NULL);
+    return (struct got){rate, (double)n / used};
+}
+
+/* Seconds in which the processors did something, for anybody; and in which they could have. */
+static void processors(double *ret_busy, double *ret_all)
+{
+    unsigned long long v[8] = {0}, all = 0;
+    FILE *f = fopen("/proc/stat", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2],
+                            &v[3], &v[4], &v[5], &v[6], &v[7]),
+                     8);
+    fclose(f);
+    for (int i = 0; i < 8; i++)
+        all += v[i];
+    double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
+    *ret_busy = (double)(all - v[3] - v[4]) * tick;
+    *ret_all = (double)all * tick;
+}
+
+struct clock_of {
+    double busy, all, own;
+};
+
+static struct clock_of clock_now(const struct server *s, const struct sink *sink)
+{
+    const pid_t own[] = {getpid(), s->pid, sink->pid};
+    struct clock_of c = {0};
+    processors(&c.busy, &c.all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        struct timespec ts;
+        clockid_t id;
+        assert_int_equal(clock_getcpuclockid(own[i], &id), 0);
+        assert_int_equal(clock_gettime(id, &ts), 0);
+        c.own += (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+    }
+    return c;
+}
+
+void attack(const char *name, struct server *s, const struct foe_plan *p)
+{
+    double without[PAIRS_MAX], under[PAIRS_MAX], ratio[PAIRS_MAX], cpu[PAIRS_MAX], wall, own, r;
+    struct foe_plan plan = *p;
+    struct sink sink;
+    sink_open(&sink);
+    struct honest *h = honest_open(s->port);
+    size_t n = 0;
+    plan.clock = s->pid; /* so many attacks to so much work, on a busy machine as on a quiet one */
+    (void)honest_slice(h, attack_terms.n_slice, SLICE_MS, NULL);
+    struct clock_of begun = clock_now(s, &sink);
+    do {
+        for (size_t end = n + PAIRS; n < end; n++) {
+            struct got a, b;
+            if (n % 2)
+                b = slice(s, h, &plan, s->port);
+            a = slice(s, h, &plan, sink.port);
+            if (n % 2 == 0)
+                b = slice(s, h, &plan, s->port);
+            without[n] = a.rate;
+            under[n] = b.rate;
+            ratio[n] = b.rate / a.rate;
+            cpu[n] = b.cpu_rate / a.cpu_rate;
+        }
+        struct clock_of now = clock_now(s, &sink);
+        double others = (now.busy - begun.busy - (now.own - begun.own)) / (now.all - begun.all);
+        wall = median_of(ratio, n);
+        own = median_of(cpu, n);
+        r = others > others_max ? own : wall;
+        if (others > others_max)
+            printf("%s: others take %.0f %% of the processors: judged by the server's time\n", name,
+                   100 * others);
+    } while (r < attack_terms.least && n < PAIRS_MAX);
+    printf("%s: %.0f requests/s without, %.0f under it: %.0f %%; %.0f %% by the server's time "
+           "(%zu pairs)\n",
+           name, median_of(without, n), median_of(under, n), 100 * wall, 100 * own, n);
+    fflush(stdout);
+    honest_close(h);
+    sink_close(&sink);
+    if (r < attack_terms.least)
+        fail_msg("%s: honest clients keep %.0f %% of their throughput", name, 100 * r);
+}
