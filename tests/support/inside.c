@@ -107,6 +107,12 @@ bool talk(const char *method, const char *path, const char *body)
     return talk_bytes(method, path, NULL, body, strlen(body));
 }
 
+void talk_must(const char *method, const char *path, const char *body, int status)
+{
+    if (!talk(method, path, body) || inside.status != status)
+        fail_msg("%s %s gave %d: %.400s", method, path, inside.status, inside.reply);
+}
+
 const char *talk_body(size_t *ret_n)
 {
     const char *p = strstr(inside.reply, "\r\n\r\n");

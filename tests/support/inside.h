@@ -30,6 +30,8 @@ int inside_stop(void);
 bool talk(const char *method, const char *path, const char *body);
 bool talk_bytes(const char *method, const char *path, const char *lines, const void *body,
                 size_t n);
+/* talk(), and the status must be that. */
+void talk_must(const char *method, const char *path, const char *body, int status);
 /* The body of a reply that was not sent in chunks. */
 const char *talk_body(size_t *ret_n);
 

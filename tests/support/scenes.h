@@ -1,0 +1,49 @@
+/* scenes.h: one request of each route, to the program inside (inside.h), and what can be said of
+ * the sessions afterwards.
+ *
+ * There are "base", of which each scene's "t" is a new fork, and "by", which no request speaks of;
+ * a scene may make "new". Failures fail the test. */
+#ifndef SLATE_TESTS_SCENES_H
+#define SLATE_TESTS_SCENES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { LOOK_MAX = 2048 };
+
+struct scene {
+    const char *name, *method, *path, *body;
+    const char *before; /* an action on "t" first, "turn": one, "name": a name and one, or NULL */
+    const char *lines;  /* header lines instead of the usual ones, or NULL */
+    bool keyed;         /* retried, it must not happen twice */
+    bool brings;        /* its body is the bytes of a snapshot */
+};
+
+extern const struct scene scenes[];
+extern const size_t n_scenes;
+extern char scenes_store[80]; /* as it was given */
+
+/* Starts a server (inside_start's store and tcp) and makes "base" and "by"; 0, or -1. It is ended
+ * with inside_stop(). */
+int scenes_start(const char *store, bool tcp);
+
+/* What the request needs: "t", no "new", and what comes before. */
+void scene_set_up(const struct scene *sc);
+/* Sends it; false: nothing came back. */
+bool scene_ask(const struct scene *sc);
+
+/* What a client knows from the reply: UNKNOWN where it is not whole, or says so. A reply that no
+ * fault excuses fails the test. */
+enum outcome { DONE, FAILED, UNKNOWN };
+enum outcome scene_outcome(void);
+
+/* "t" and "new": version, tokens, metadata, names, and what a copy says next. */
+void scenes_look(char ret[LOOK_MAX]);
+/* They go out of memory, so that the next look reads what the store has. */
+void scenes_put_away(void);
+/* Deletes a session, where it is there. */
+void scene_gone(const char *id);
+/* Is "by" what it was at the start, to the byte? */
+bool scenes_by_is_the_same(void);
+
+#endif
