@@ -1,13 +1,13 @@
 /* resume_test.c: promise 3 through HTTP: a turn that was interrupted goes on as if nothing had
  * been.
  *
- * Each case has a reference: the same turn on a session of its own, never interrupted, and one turn
- * more. Interrupted are: by a pause as soon as a token has arrived, again and again; by a pause at
- * every length up to TOKENS, 32 sessions at once; by a drain, 32 sessions at once, which are at
- * different tokens; by kill -9 likewise (then nothing was committed, and the turn is sent again).
- * What goes on does so in another process with another number of threads, after a drain or a kill
- * also with other kernels. Text, tokens, log probabilities and how it ends must be the reference's,
- * and so must one turn more.
+ * Each case has a reference (uncut.h): the same turn on a session of its own, never interrupted,
+ * and one turn more. Interrupted are: by a pause as soon as a token has arrived, again and again;
+ * by a pause at every length that a turn can have, 32 sessions at once; by a drain, 32 sessions at
+ * once, which are at different tokens; by kill -9 likewise (then nothing was committed, and the
+ * turn is sent again). What goes on does so in another process with another number of threads,
+ * after a drain or a kill also with other kernels. Text, tokens, log probabilities and how it ends
+ * must be the reference's, and so must one turn more.
  *
  * The settings make it hard: temperature 1, penalties of all kinds, stop strings of which some
  * candidate is open after most tokens, and text of one- to three-byte characters that comes byte by
@@ -24,35 +24,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/node.h"
 #include "tests/support/seeded.h"
+#include "tests/support/uncut.h"
 
-enum { TOKENS = 64, SESSIONS = 32, REFERENCES = 32 };
+enum { SESSIONS = 32 };
 
 /* How many of 32 turns an interruption has to meet (of those of `bytes` most are short), and how
  * often a scene is played for it. */
 enum { ENOUGH = SESSIONS / 4, TRIES = 6 };
 
 /* --- what is asked for -------------------------------------------------------------------------*/
-
-/* One model, and how to ask it. */
-struct stand {
-    const char *name;
-    const char *const *options;
-    const char *start, *prompt; /* of the session, and of its turn */
-    const char *settings;       /* of every turn */
-    struct node node;
-    struct gen turn[REFERENCES], next[REFERENCES]; /* the references, by seed */
-};
-
-#define COMMON "'max_tokens':64,'temperature':1,'logprobs':3,'return_tokens':true"
-
-/* Three ways to count what was generated. */
-static const char *const penalties[] = {
-    "'repetition_penalty':1.3,'penalty_last_n':20,'frequency_penalty':0.2",
-    "'presence_penalty':0.4,'frequency_penalty':0.3,'penalty_decay':0.9",
-    "'repetition_penalty':1.1,'penalty_decay':0.97,'penalty_last_n':200",
-};
 
 static const char *seeded_model(void)
 {
@@ -80,7 +61,7 @@ static const char *seeded_model(void)
     return path;
 }
 
-static struct stand embedded = {
+static struct uncut embedded = {
     .name = "embedded",
     .options = (const char *const[]){"--sessions-in-memory=80", "--drain-timeout=0s", NULL},
     .start = "Once upon a time",
@@ -90,7 +71,7 @@ static struct stand embedded = {
                 "'. B','. M','o@','g@','k@','l@','m@','h@']",
 };
 
-static struct stand bytes = {
+static struct uncut bytes = {
     .name = "bytes",
     .start = "abc",
     .prompt = "\xE2\x82\xAC and \xC3\xA9",
@@ -103,122 +84,30 @@ static struct stand bytes = {
                 "b']",
 };
 
-static const char *ask(const struct stand *st, unsigned seed)
-{
-    static char text[2048];
-    snprintf(text, sizeof text, "%s,%s,%s,'seed':%u", COMMON, penalties[seed % 3], st->settings,
-             seed);
-    return text;
-}
-
-static void create(struct stand *st, const char *id)
-{
-    reply_free(expect(
-        post(st->node.a.client, "/v1/sessions", "{'id':'%s','prompt':'%s'}", id, st->start), 201));
-}
-
-static struct call *begin(struct stand *st, const char *id, unsigned seed)
-{
-    char fmt[2400];
-    snprintf(fmt, sizeof fmt, "'session':'%%s','prompt':'%%s',%s", ask(st, seed));
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    return stream_start(st->node.a.client, fmt, id, st->prompt);
-#pragma GCC diagnostic pop
-}
-
-static struct call *go_on(struct stand *st, const char *id)
-{
-    /* What else is said is not heard: the turn has its settings. */
-    return stream_start(st->node.a.client,
-                        "'session':'%s','resume':true,'return_tokens':true,'temperature':0", id);
-}
-
-static struct call *one_more(struct stand *st, const char *id, unsigned seed)
-{
-    char fmt[2400];
-    snprintf(fmt, sizeof fmt, "'session':'%%s','prompt':' b',%s", ask(st, seed + 1000));
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    return stream_start(st->node.a.client, fmt, id);
-#pragma GCC diagnostic pop
-}
-
 /* --- the references ----------------------------------------------------------------------------*/
 
-static void make_references(struct stand *st)
-{
-    struct call *k[REFERENCES];
-    char id[32];
-    for (unsigned i = 0; i < REFERENCES; i++) {
-        snprintf(id, sizeof id, "ref-%u", i);
-        create(st, id);
-        k[i] = begin(st, id, i);
-    }
-    for (unsigned i = 0; i < REFERENCES; i++)
-        generate_finish(k[i], &st->turn[i]);
-    for (unsigned i = 0; i < REFERENCES; i++) {
-        snprintf(id, sizeof id, "ref-%u", i);
-        k[i] = one_more(st, id, i);
-    }
-    for (unsigned i = 0; i < REFERENCES; i++) {
-        generate_finish(k[i], &st->next[i]);
-        snprintf(id, sizeof id, "/v1/sessions/ref-%u", i);
-        reply_free(expect(del(st->node.a.client, id), 200));
-    }
-}
-
 /* Is it as hard as it is meant to be? */
-static void check_references(const struct stand *st)
+static void check_references(const struct uncut *st)
 {
     size_t n_long = 0, n_stopped = 0, n_multibyte = 0, n_broken = 0;
-    for (unsigned i = 0; i < REFERENCES; i++) {
+    for (unsigned i = 0; i < UNCUT_SEEDS; i++) {
         const struct output *o = &st->turn[i].o;
         bool stopped = !strcmp(str_at(o->final, "finish_reason"), "stop");
         n_stopped += stopped && o->n_tokens > 8;
-        n_long += !stopped && o->n_tokens == TOKENS;
+        n_long += !stopped && o->n_tokens == UNCUT_TOKENS;
         n_multibyte += strstr(o->text, "\xC3\xAC") || strstr(o->text, "\xE2\x82\xAC");
         n_broken += strstr(o->text, "\xEF\xBF\xBD") != NULL;
     }
     print_message("%s: of %d references %zu run to the end, %zu are stopped, %zu have characters "
                   "of several bytes, %zu broken ones\n",
-                  st->name, REFERENCES, n_long, n_stopped, n_multibyte, n_broken);
+                  st->name, UNCUT_SEEDS, n_long, n_stopped, n_multibyte, n_broken);
     assert_true(n_long >= 8);
     if (st == &bytes)
         assert_true(n_stopped >= 4 && n_multibyte >= 16 && n_broken >= 16);
 }
 
-static void compare_to(const struct stand *st, const char *what, unsigned seed,
-                       const struct output *a, const struct output *b)
-{
-    size_t i = 0;
-    while (i < a->n_tokens && i < b->n_tokens && a->tokens[i] == b->tokens[i])
-        i++;
-    if (i < a->n_tokens || i < b->n_tokens)
-        print_error("%s, %s, seed %u: token %zu differs, of %zu and %zu\n", st->name, what, seed, i,
-                    a->n_tokens, b->n_tokens);
-    output_same(a, b);
-}
-
-static void compare(struct stand *st, const struct parts *p, unsigned seed)
-{
-    compare_to(st, "interrupted", seed, &p->all, &st->turn[seed].o);
-}
-
-/* One turn more, and the session has done its work. */
-static void compare_next(struct stand *st, const char *id, unsigned seed, struct call *k)
-{
-    struct gen g;
-    char path[64];
-    generate_finish(k, &g);
-    compare_to(st, "the turn after", seed, &g.o, &st->next[seed].o);
-    gen_done(&g);
-    snprintf(path, sizeof path, "/v1/sessions/%s", id);
-    reply_free(expect(del(st->node.a.client, path), 200));
-}
-
 /* Which lengths a turn was interrupted at, over all tests of a stand. */
-static bool seen[TOKENS + 1];
+static bool seen[UNCUT_TOKENS + 1];
 static size_t n_seen;
 static size_t n_resumed, n_open; /* parts that went on, and those of them with a stop candidate */
 
@@ -233,7 +122,7 @@ static void note_resumed(const struct parts *p, size_t n_before)
 
 static void note(size_t at)
 {
-    if (at <= TOKENS && !seen[at]) {
+    if (at <= UNCUT_TOKENS && !seen[at]) {
         seen[at] = true;
         n_seen++;
     }
@@ -242,7 +131,7 @@ static void note(size_t at)
 /* --- pauses ------------------------------------------------------------------------------------*/
 
 /* Pauses what runs on the session once n more tokens have come; both replies are there then. */
-static void pause_at(struct stand *st, const char *id, struct call *k, size_t n, struct parts *p)
+static void pause_at(struct uncut *st, const char *id, struct call *k, size_t n, struct parts *p)
 {
     stream_until(k, n);
     struct call *pause = pause_start(st->node.a.client, id);
@@ -261,12 +150,12 @@ static void pause_at(struct stand *st, const char *id, struct call *k, size_t n,
 
 /* Paused after each token or so, from the first to the last; sometimes also before any is new. In
  * between the process goes, once by SIGTERM, once by SIGKILL. */
-static void pause_again_and_again(struct stand *st, unsigned seed)
+static void pause_again_and_again(struct uncut *st, unsigned seed)
 {
     struct parts p;
     parts_init(&p);
-    create(st, "chain");
-    pause_at(st, "chain", begin(st, "chain", seed), 1, &p);
+    uncut_create(st, "chain");
+    pause_at(st, "chain", uncut_begin(st, "chain", seed), 1, &p);
     while (parts_paused(&p)) {
         if (p.n % 12 == 5) {
             if (p.n % 24 == 5)
@@ -275,19 +164,19 @@ static void pause_again_and_again(struct stand *st, unsigned seed)
                 node_stop(&st->node);
             node_start(&st->node);
         }
-        pause_at(st, "chain", go_on(st, "chain"), p.n % 5 ? 1 : 0, &p);
+        pause_at(st, "chain", uncut_go_on(st, "chain"), p.n % 5 ? 1 : 0, &p);
     }
     print_message("%s, seed %u: %zu parts\n", st->name, seed, p.n);
     assert_true(p.n > 8);
-    compare(st, &p, seed);
+    uncut_compare(st, &p, seed);
     parts_done(&p);
-    compare_next(st, "chain", seed, one_more(st, "chain", seed));
+    uncut_compare_next(st, "chain", seed, uncut_one_more(st, "chain", seed));
 }
 
 /* 32 sessions at once, each paused so many tokens later than the one before; all go on at once in
  * another process. How many were met: on a busy machine turns may be over before their pauses
  * arrive. */
-static size_t pause_all(struct stand *st, size_t offset, size_t apart)
+static size_t pause_all(struct uncut *st, size_t offset, size_t apart)
 {
     static struct parts p[SESSIONS];
     struct call *k[SESSIONS], *pause[SESSIONS];
@@ -295,11 +184,11 @@ static size_t pause_all(struct stand *st, size_t offset, size_t apart)
     for (unsigned i = 0; i < SESSIONS; i++) {
         snprintf(id, sizeof id, "p%u", i);
         parts_init(&p[i]);
-        create(st, id);
+        uncut_create(st, id);
     }
     for (unsigned i = 0; i < SESSIONS; i++) {
         snprintf(id, sizeof id, "p%u", i);
-        k[i] = begin(st, id, i);
+        k[i] = uncut_begin(st, id, i);
     }
     for (unsigned i = 0; i < SESSIONS; i++) {
         snprintf(id, sizeof id, "p%u", i);
@@ -319,21 +208,21 @@ static size_t pause_all(struct stand *st, size_t offset, size_t apart)
     node_start(&st->node);
     for (unsigned i = 0; i < SESSIONS; i++) {
         snprintf(id, sizeof id, "p%u", i);
-        k[i] = parts_paused(&p[i]) ? go_on(st, id) : NULL;
+        k[i] = parts_paused(&p[i]) ? uncut_go_on(st, id) : NULL;
     }
     for (unsigned i = 0; i < SESSIONS; i++) {
         if (k[i])
             parts_add(&p[i], call_finish(k[i]));
-        compare(st, &p[i], i);
+        uncut_compare(st, &p[i], i);
         parts_done(&p[i]);
     }
     for (unsigned i = 0; i < SESSIONS; i++) {
         snprintf(id, sizeof id, "p%u", i);
-        k[i] = one_more(st, id, i);
+        k[i] = uncut_one_more(st, id, i);
     }
     for (unsigned i = 0; i < SESSIONS; i++) {
         snprintf(id, sizeof id, "p%u", i);
-        compare_next(st, id, i, k[i]);
+        uncut_compare_next(st, id, i, k[i]);
     }
     return n_paused;
 }
@@ -342,21 +231,21 @@ static size_t pause_all(struct stand *st, size_t offset, size_t apart)
 
 /* Turns on n sessions, each begun when the one before has given a few tokens: they are at different
  * lengths when it happens. */
-static void stagger(struct stand *st, struct call **k, unsigned first, unsigned n, size_t apart)
+static void stagger(struct uncut *st, struct call **k, unsigned first, unsigned n, size_t apart)
 {
     char id[32];
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
-        create(st, id);
+        uncut_create(st, id);
     }
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
-        k[i] = begin(st, id, (first + i) % REFERENCES);
+        k[i] = uncut_begin(st, id, (first + i) % UNCUT_SEEDS);
         stream_until(k[i], apart);
     }
 }
 
-static void finish_all(struct stand *st, struct parts *p, struct call **k, unsigned first,
+static void finish_all(struct uncut *st, struct parts *p, struct call **k, unsigned first,
                        unsigned n)
 {
     char id[32];
@@ -364,21 +253,21 @@ static void finish_all(struct stand *st, struct parts *p, struct call **k, unsig
         if (k[i])
             parts_add(&p[i], call_finish(k[i]));
         if (p[i].n)
-            compare(st, &p[i], (first + i) % REFERENCES);
+            uncut_compare(st, &p[i], (first + i) % UNCUT_SEEDS);
         parts_done(&p[i]);
     }
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
-        k[i] = one_more(st, id, (first + i) % REFERENCES);
+        k[i] = uncut_one_more(st, id, (first + i) % UNCUT_SEEDS);
     }
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
-        compare_next(st, id, (first + i) % REFERENCES, k[i]);
+        uncut_compare_next(st, id, (first + i) % UNCUT_SEEDS, k[i]);
     }
 }
 
 /* How many turns the drain met: on a busy machine all may be over before the signal arrives. */
-static size_t drain(struct stand *st, unsigned first, unsigned n, size_t apart)
+static size_t drain(struct uncut *st, unsigned first, unsigned n, size_t apart)
 {
     static struct parts p[SESSIONS];
     struct call *k[SESSIONS];
@@ -399,23 +288,15 @@ static size_t drain(struct stand *st, unsigned first, unsigned n, size_t apart)
     node_start(&st->node);
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
-        k[i] = parts_paused(&p[i]) ? go_on(st, id) : NULL;
+        k[i] = parts_paused(&p[i]) ? uncut_go_on(st, id) : NULL;
     }
     finish_all(st, p, k, first, n);
     return n_paused;
 }
 
-static int64_t version_of(struct client *c, const char *id)
-{
-    struct reply *r = session_get(c, id);
-    int64_t v = int_at(r->json, "version");
-    reply_free(r);
-    return v;
-}
-
 /* Whose end did not arrive: it was committed or it was not, nothing between. If it was not, it is
  * sent again; if it was, only what follows can be compared. How many the signal met. */
-static size_t killed(struct stand *st, unsigned first, unsigned n, size_t apart)
+static size_t killed(struct uncut *st, unsigned first, unsigned n, size_t apart)
 {
     static struct parts p[SESSIONS];
     struct call *k[SESSIONS];
@@ -443,9 +324,9 @@ static size_t killed(struct stand *st, unsigned first, unsigned n, size_t apart)
     node_start(&st->node);
     for (unsigned i = 0; i < n; i++) {
         snprintf(id, sizeof id, "x%u", i);
-        int64_t v = version_of(st->node.a.client, id);
+        int64_t v = session_version(st->node.a.client, id);
         assert_true(v == 2 || (v == 1 && !whole[i]));
-        k[i] = v == 2 ? NULL : begin(st, id, (first + i) % REFERENCES);
+        k[i] = v == 2 ? NULL : uncut_begin(st, id, (first + i) % UNCUT_SEEDS);
         n_committed += v == 2 && !whole[i];
     }
     print_message("%s: %zu of these were committed\n", st->name, n_committed);
@@ -455,11 +336,9 @@ static size_t killed(struct stand *st, unsigned first, unsigned n, size_t apart)
 
 /* --- the tests ---------------------------------------------------------------------------------*/
 
-static int start(struct stand *st)
+static int start(struct uncut *st)
 {
-    node_init(&st->node, st->name, st->options);
-    node_start(&st->node);
-    make_references(st);
+    uncut_open(st);
     memset(seen, 0, sizeof seen);
     n_seen = n_resumed = n_open = 0;
     return 0;
@@ -483,20 +362,15 @@ static int start_bytes(void **state)
 
 static int stop(void **state)
 {
-    struct stand *st = *state;
-    for (unsigned i = 0; i < REFERENCES; i++) {
-        gen_done(&st->turn[i]);
-        gen_done(&st->next[i]);
-    }
-    node_done(&st->node);
+    uncut_close(*state);
     return 0;
 }
 
 /* A seed whose turn runs to its end. */
-static unsigned a_long_one(const struct stand *st)
+static unsigned a_long_one(const struct uncut *st)
 {
     unsigned seed = 0;
-    while (st->turn[seed].o.n_tokens < TOKENS)
+    while (st->turn[seed].o.n_tokens < UNCUT_TOKENS)
         seed++;
     return seed;
 }
@@ -508,7 +382,7 @@ static void references(void **state)
 
 /* So slow that what interrupts a turn meets the token that it aims at, whatever else the machine
  * does. (Under the thread sanitizer the program is slow by itself.) */
-static void set_slow(struct stand *st, bool slow)
+static void set_slow(struct uncut *st, bool slow)
 {
 #if defined(__SANITIZE_THREAD__)
     slow = false;
@@ -531,9 +405,9 @@ static void paused_32_at_once(void **state)
 {
     size_t n = 0;
     set_slow(*state, false);
-    for (size_t r = 0; r < TRIES && (r < 2 || n < 2 * ENOUGH); r++)
+    for (size_t r = 0; r < TRIES && (r < 2 || n < 2 * (size_t)ENOUGH); r++)
         n += pause_all(*state, 1 + r % 2, r < 2 ? 2 : 0); /* then as early as can be */
-    assert_true(n >= 2 * ENOUGH);
+    assert_true(n >= 2 * (size_t)ENOUGH);
 }
 
 static void drained_1(void **state)
@@ -569,42 +443,42 @@ static void killed_32_at_once(void **state)
 }
 
 /* Aims at the lengths that are still missing. A few tokens come while a pause is on its way. */
-static void fill_in(struct stand *st)
+static void fill_in(struct uncut *st)
 {
     size_t lag = 1, n_tries = 0;
-    for (size_t want = TOKENS - 1; want > 0; want--) {
-        if (seen[want] || n_tries == TOKENS / 2)
+    for (size_t want = UNCUT_TOKENS - 1; want > 0; want--) {
+        if (seen[want] || n_tries == UNCUT_TOKENS / 2)
             continue;
         struct parts p;
-        unsigned seed = (unsigned)(n_tries++ % REFERENCES);
+        unsigned seed = (unsigned)(n_tries++ % UNCUT_SEEDS);
         parts_init(&p);
-        create(st, "aimed");
+        uncut_create(st, "aimed");
         size_t ask_at = want > lag ? want - lag : 0;
-        pause_at(st, "aimed", begin(st, "aimed", seed), ask_at, &p);
+        pause_at(st, "aimed", uncut_begin(st, "aimed", seed), ask_at, &p);
         if (parts_paused(&p)) {
             lag = p.all.n_tokens - ask_at;
-            parts_add(&p, call_finish(go_on(st, "aimed")));
+            parts_add(&p, call_finish(uncut_go_on(st, "aimed")));
         }
-        compare(st, &p, seed);
+        uncut_compare(st, &p, seed);
         parts_done(&p);
-        compare_next(st, "aimed", seed, one_more(st, "aimed", seed));
+        uncut_compare_next(st, "aimed", seed, uncut_one_more(st, "aimed", seed));
     }
 }
 
 static void every_length(void **state)
 {
-    struct stand *st = *state;
-    char missing[4 * TOKENS + 8] = "";
+    struct uncut *st = *state;
+    char missing[4 * UNCUT_TOKENS + 8] = "";
     set_slow(st, true);
     fill_in(st);
-    for (size_t at = 1; at < TOKENS; at++)
+    for (size_t at = 1; at < UNCUT_TOKENS; at++)
         if (!seen[at])
             snprintf(missing + strlen(missing), sizeof missing - strlen(missing), " %zu", at);
     print_message("%s: interrupted at %zu different lengths; never at%s\n", st->name, n_seen,
                   *missing ? missing : " none");
     print_message("%s: %zu parts went on, %zu of them with an open stop candidate\n", st->name,
                   n_resumed, n_open);
-    assert_true(n_seen >= TOKENS / 2);
+    assert_true(n_seen >= UNCUT_TOKENS / 2);
     assert_true(n_open >= 4);
 }
 
