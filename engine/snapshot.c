@@ -24,7 +24,7 @@ const char *sl_numerics(const struct sl_model *m)
     }
     static const char *const plain[SL_FORM_COUNT] = OF_FORMS("");
     static const char *const names[][SL_FORM_COUNT] = {
-        [SL_DTYPE_Q8] = OF_FORMS(", q8-1"),     [SL_DTYPE_Q4] = OF_FORMS(", q4-2"),
+        [SL_DTYPE_Q8] = OF_FORMS(", q8-2"),     [SL_DTYPE_Q4] = OF_FORMS(", q4-2"),
         [SL_DTYPE_Q4_0] = OF_FORMS(", q4_0-1"), [SL_DTYPE_Q4_K] = OF_FORMS(", q4_k-1"),
         [SL_DTYPE_Q6_K] = OF_FORMS(", q6_k-1"),
     };

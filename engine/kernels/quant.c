@@ -5,7 +5,11 @@
  * that 8 bits cost next to nothing, and sums of integers within a group are exact in any order, so
  * that vector kernels are free to add as their instructions want, and still agree to the bit.
  *
- * Q8: scale = largest magnitude / 127, rounded to F16 first, then the nearest codes for that scale.
+ * Q8: the largest magnitude is put at 127, 126, … 120: eight scales, each rounded to F16 first, then
+ * the nearest codes for it; the one with the least squared error stays. Against the first one alone
+ * that error is 18 % less, because how 32 roundings fall is chance, and a scale of a few hundredths
+ * more costs less than choosing among eight such chances gives. The largest magnitude stays at a
+ * whole number, so that it is no error itself; and values that were Q8 come out as they went in.
  *
  * Q4: 16 levels that are not evenly spaced (closer around zero, as weights are), found by descent
  * on the squared error over groups of normal, heavy-tailed and shifted values. A scale may be
@@ -22,31 +26,94 @@ const uint8_t sl_q4_0_levels[16] = {8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19
 /* --- packing ------------------------------------------------------------------------------------
  */
 
+/* Halves that are added, or of which the larger stays, until four are left: loops of vectors, whose
+ * order is the same for every compiler. */
+#define FOLD(v, keep)                                                                              \
+    do {                                                                                           \
+        for (size_t i = 0; i < 16; i++)                                                            \
+            keep(v[i], v[i + 16]);                                                                 \
+        for (size_t i = 0; i < 8; i++)                                                             \
+            keep(v[i], v[i + 8]);                                                                  \
+        for (size_t i = 0; i < 4; i++)                                                             \
+            keep(v[i], v[i + 4]);                                                                  \
+        keep(v[0], v[2]);                                                                          \
+        keep(v[1], v[3]);                                                                          \
+        keep(v[0], v[1]);                                                                          \
+    } while (0)
+#define KEEP_SUM(a, b) ((a) += (b))
+#define KEEP_LARGER(a, b) ((a) = (b) > (a) ? (b) : (a))
+
 static float largest(const float w[SL_GROUP])
 {
-    float m = 0;
+    float m[SL_GROUP];
     for (size_t i = 0; i < SL_GROUP; i++)
-        m = fabsf(w[i]) > m ? fabsf(w[i]) : m;
-    return m;
+        m[i] = fabsf(w[i]);
+    FOLD(m, KEEP_LARGER);
+    return m[0];
 }
 
-/* Nearest whole number, ties to even, of a magnitude below 2^22. */
+#define ROUNDS 0x1.8p+23F /* x + ROUNDS has the nearest whole number, where |x| is below 2^22 */
+
+/* Ties to even. */
 static int32_t nearest(float x)
 {
-    return (int32_t)(sl_f32_bits(x + 0x1.8p+23F) - 0x4b400000);
+    return (int32_t)(sl_f32_bits(x + ROUNDS) - sl_f32_bits(ROUNDS));
+}
+
+static float q8_inverse(float scale)
+{
+    return scale > 0 ? 1 / scale : 0;
+}
+
+/* Bounded: a scale that is a coarse denormal may be half of what it was rounded from. Others are so
+ * near to that that no code is above 127. */
+static const float q8_coarse = 0x1p-16F;
+
+static int32_t q8_code(float w, float inverse)
+{
+    int32_t code = nearest(w * inverse);
+    code = code < 127 ? code : 127;
+    return code > -127 ? code : -127;
+}
+
+/* Of the nearest codes. */
+static ALWAYS_INLINE float q8_error(const float w[SL_GROUP], float scale, const bool coarse)
+{
+    float e[SL_GROUP], inverse = q8_inverse(scale);
+    for (size_t i = 0; i < SL_GROUP; i++) {
+        float code = coarse ? (float)q8_code(w[i], inverse) : w[i] * inverse + ROUNDS - ROUNDS;
+        float rest = w[i] - scale * code;
+        e[i] = rest * rest;
+    }
+    FOLD(e, KEEP_SUM);
+    return e[0];
+}
+
+/* The F16 of the scale with the least error, of equals the least. m: the largest magnitude. Errors
+ * are not negative, so that their bits have their order. */
+static ALWAYS_INLINE uint16_t q8_scale(const float w[SL_GROUP], float m, const bool coarse)
+{
+    uint64_t best = UINT64_MAX;
+    for (int end = 127; end >= 120; end--) {
+        uint16_t half = sl_f16_from_f32(m / (float)end);
+        float error = q8_error(w, sl_f32_from_f16(half), coarse);
+        uint64_t both = (uint64_t)sl_f32_bits(error) << 16 | half;
+        best = both < best ? both : best;
+    }
+    return (uint16_t)best;
 }
 
 /* Returns the scale's F16. */
 static uint16_t pack_q8(int8_t code[SL_GROUP], const float w[SL_GROUP])
 {
-    uint16_t half = sl_f16_from_f32(largest(w) / 127);
-    float scale = sl_f32_from_f16(half);
-    for (size_t i = 0; i < SL_GROUP; i++) {
-        float t = scale > 0 ? w[i] / scale : 0;
-        /* A scale that was rounded down, or is a coarse denormal. */
-        t = t > 127 ? 127 : t < -127 ? -127 : t;
-        code[i] = (int8_t)nearest(t);
-    }
+    float m = largest(w);
+    uint16_t half = m < 127 * q8_coarse ? q8_scale(w, m, true) : q8_scale(w, m, false);
+    float inverse = q8_inverse(sl_f32_from_f16(half));
+    int32_t wide[SL_GROUP];
+    for (size_t i = 0; i < SL_GROUP; i++)
+        wide[i] = q8_code(w[i], inverse);
+    for (size_t i = 0; i < SL_GROUP; i++)
+        code[i] = (int8_t)wide[i];
     return half;
 }
 
@@ -128,12 +195,10 @@ uint16_t sl_group_codes(uint8_t code[SL_GROUP], enum sl_dtype type, const float 
 
 void sl_put_codes(uint8_t *codes, enum sl_dtype type, size_t o, const uint8_t code[SL_GROUP])
 {
-    for (size_t k = 0; k < SL_GROUP; k++) {
+    for (size_t s = 0; s < SL_STEPS && type == SL_DTYPE_Q8; s++)
+        memcpy(codes + s * SL_STEP_CODES + o * SL_STEP, code + s * SL_STEP, SL_STEP);
+    for (size_t k = 0; k < SL_GROUP && type != SL_DTYPE_Q8; k++) {
         size_t step = k / SL_STEP, at = o * SL_STEP + k % SL_STEP;
-        if (type == SL_DTYPE_Q8) {
-            codes[step * SL_STEP_CODES + at] = code[k];
-            continue;
-        }
         uint8_t low = code[k] & 15;
         codes[step * (SL_STEP_CODES / 2) + at % 32] |= (uint8_t)(low << (at / 32 * 4));
         if (type == SL_DTYPE_Q5)
