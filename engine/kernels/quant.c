@@ -5,11 +5,12 @@
  * that 8 bits cost next to nothing, and sums of integers within a group are exact in any order, so
  * that vector kernels are free to add as their instructions want, and still agree to the bit.
  *
- * Q8: the largest magnitude is put at 127, 126, … 120: eight scales, each rounded to F16 first, then
- * the nearest codes for it; the one with the least squared error stays. Against the first one alone
- * that error is 18 % less, because how 32 roundings fall is chance, and a scale of a few hundredths
- * more costs less than choosing among eight such chances gives. The largest magnitude stays at a
- * whole number, so that it is no error itself; and values that were Q8 come out as they went in.
+ * Q8: the largest magnitude is put at 127, 126, … 120: eight scales, each rounded to F16 first,
+ * then the nearest codes for it; the one with the least squared error stays. Against the first one
+ * alone that error is 18 % less, because how 32 roundings fall is chance, and a scale of a few
+ * hundredths more costs less than choosing among eight such chances gives. The largest magnitude
+ * stays at a whole number, so that it is no error itself; and values that were Q8 come out as they
+ * went in.
  *
  * Q4: 16 levels that are not evenly spaced (closer around zero, as weights are), found by descent
  * on the squared error over groups of normal, heavy-tailed and shifted values. A scale may be

@@ -1,285 +1,265 @@
 /* quant_loss_bench.c: what weights of 8 and 4 bits cost: how far a model's predictions are from
  * those of the same weights in F32.
  *
- *   quant_loss_bench [FILE]      (default: the embedded model, and a seeded one)
+ *   quant_loss_bench [--models embedded,4x768,0.1b] [--peer-llama BUILD [--peer-runs PROGRAM]]
  *
- * The embedded model reads the conversations that `slate probe model` asks it for; others read
- * tokens of no meaning. Printed are the mean and the 99th hundredth of the Kullback-Leibler
- * divergence of the next token's distribution, and how often the likeliest token is the same. For
- * comparison the same with the weights put through llama.cpp's Q8_0 and Q4_0 (each value replaced
- * by the one that its block would give back): computed in F32, without what 8-bit inputs cost and
- * with the head left alone, both in that program's favour; and those of Q8_0 with inputs of 8 bits
- * and a head of 8 bits, as that program computes (a block's values keep their codes: its largest is
- * 127 times its scale). */
-#include <math.h>
+ * The embedded model reads 40,960 tokens of conversations; seeded ones, which know nothing, tokens
+ * of no meaning: 4 layers of 768 channels with 2,048 tokens 10,240 of them, the whole 0.1B shape
+ * (12 layers, 65,536 tokens) 2,048. Printed are the mean of the Kullback-Leibler divergence of the
+ * next token's distribution and its 99th hundredth, and how often the likeliest token is the same;
+ * behind ± the standard errors, and for what is held beside a type of ours the differences, in
+ * pairs of the same text, with theirs.
+ *
+ * Beside ours llama.cpp's Q8_0 and Q4_0: what its quantiser makes of the same weights
+ * (tests/support/peer_blocks.h), run by us: its rounding of weights alone is compared, in its
+ * favour, for it keeps the scales of inputs, too, in F16. With --peer-llama its llama-quantize
+ * makes files of Q8_0, Q4_0, Q4_K and Q6_K (their embedding in blocks as well), which we run as
+ * they are; and with --peer-runs it runs them itself. PROGRAM FILE TOKENS LENGTH LOGITS, over its
+ * library, is to read sequences of LENGTH tokens (little-endian, 32 bits each), each from the
+ * beginning, and to write the logits after each token (F32): a loop over llama_decode(). */
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-#include "engine/base/mem.h"
-#include "engine/kernels/convert.h"
-#include "engine/model_priv.h"
-#include "engine/models/embedded.h"
-#include "slate/tokenizer.h"
+#include "tests/support/loss.h"
 #include "tests/support/must.h"
-#include "tests/support/runner.h"
 #include "tests/support/seeded.h"
+#include "tests/support/serving.h"
+#include "tests/support/tree.h"
 
-enum { BLOCK = 32, LENGTH = 256, SEQUENCES = 40, TOKENS = LENGTH * SEQUENCES };
+enum { TOKENS_MAX = LOSS_SEQUENCES_MAX * LOSS_LENGTH };
 
-/* --- the other program's blocks -----------------------------------------------------------------
- */
+#define FOLDER "build/quant-loss"
 
-static float half(float x)
-{
-    return sl_f32_from_f16(sl_f16_from_f32(x));
-}
+static const char *peer, *peer_runs;
 
-/* Codes are for the scale before it is rounded to F16. */
-static void through_q8_0(float w[BLOCK])
-{
-    float m = 0;
-    for (size_t i = 0; i < BLOCK; i++)
-        m = fmaxf(m, fabsf(w[i]));
-    float d = m / 127, inverse = d > 0 ? 1 / d : 0;
-    for (size_t i = 0; i < BLOCK; i++)
-        w[i] = roundf(w[i] * inverse) * half(d);
-}
-
-static void through_q4_0(float w[BLOCK])
-{
-    float top = 0;
-    for (size_t i = 0; i < BLOCK; i++)
-        top = fabsf(w[i]) > fabsf(top) ? w[i] : top;
-    float d = top / -8, inverse = fabsf(d) > 0 ? 1 / d : 0;
-    for (size_t i = 0; i < BLOCK; i++)
-        w[i] = (fminf(floorf(w[i] * inverse + 8.5F), 15) - 8) * half(d);
-}
-
-static bool is_projection(const char *name)
-{
-    static const char *const ends[] = {"att.receptance.weight", "att.key.weight",
-                                       "att.value.weight",      "att.output.weight",
-                                       "ffn.key.weight",        "ffn.value.weight"};
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        size_t n = strlen(ends[i]), len = strlen(name);
-        if (len >= n && strcmp(name + len - n, ends[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* In place, in the bytes of a file in memory. */
-static void put_through(unsigned char *bytes, size_t n, void (*through)(float w[BLOCK]))
-{
-    struct sl_tensors *ts = NULL;
-    struct sl_error err;
-    must(sl_tensors_open_memory(&ts, bytes, n, "copy", &err), &err);
-    for (size_t t = 0; t < ts->n; t++) {
-        const struct sl_tensor *x = &ts->v[t];
-        size_t size = sl_dtype_size(x->dtype);
-        if (!is_projection(x->name))
-            continue;
-        for (size_t i = 0; i + BLOCK <= x->n_elements; i += BLOCK) {
-            unsigned char *at = bytes + (x->data - bytes) + i * size;
-            float w[BLOCK];
-            sl_widen(w, at, x->dtype, BLOCK);
-            through(w);
-            for (size_t k = 0; k < BLOCK; k++) {
-                uint16_t h =
-                    x->dtype == SL_DTYPE_BF16 ? sl_bf16_from_f32(w[k]) : sl_f16_from_f32(w[k]);
-                memcpy(at + k * size, size == 2 ? (const void *)&h : (const void *)&w[k], size);
-            }
-        }
-    }
-    sl_tensors_close(ts);
-}
-
-/* --- measuring ----------------------------------------------------------------------------------
- */
-
-struct text {
-    uint32_t tokens[TOKENS];
+struct subject {
+    const char *name;
+    const unsigned char *file;
+    size_t n, vocab, n_tokens;
+    uint32_t tokens[TOKENS_MAX];
+    float *want; /* log probabilities in F32 */
 };
 
-/* Log probabilities of every position, [TOKENS][vocab]. */
-static float *log_probabilities(const struct sl_model *m, const struct text *text)
-{
-    struct runner r;
-    size_t vocab = sl_model_info(m)->vocab_size;
-    runner_open(&r, m, sl_processors(), LENGTH, 1);
-    float *logits = runner_logits(m, LENGTH);
-    float *out = must_have(malloc((size_t)TOKENS * vocab * sizeof *out));
-    for (size_t s = 0; s < SEQUENCES; s++) {
-        void *state = runner_state(m);
-        runner_feed(&r, state, text->tokens + s * LENGTH, LENGTH, LENGTH, logits);
-        for (size_t i = 0; i < LENGTH; i++) {
-            const float *x = logits + i * r.stride;
-            double top = (double)x[runner_argmax(x, vocab)], sum = 0;
-            for (size_t v = 0; v < vocab; v++)
-                sum += exp((double)x[v] - top);
-            for (size_t v = 0; v < vocab; v++)
-                out[(s * LENGTH + i) * vocab + v] = (float)((double)x[v] - top - log(sum));
-        }
-        sl_free(state);
-    }
-    sl_free(logits);
-    runner_close(&r);
-    return out;
-}
+/* --- one line -----------------------------------------------------------------------------------
+ */
 
-static int by_size(const void *a, const void *b)
+/* than: what it is held beside; NULL: nothing. */
+static void print(const char *name, const struct loss *l, const struct loss *than)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void compare(const char *name, const float *want, const float *got, size_t vocab,
-                    size_t bytes)
-{
-    static double kl[TOKENS];
-    double sum = 0;
-    size_t same = 0;
-    for (size_t i = 0; i < TOKENS; i++) {
-        const float *p = want + i * vocab, *q = got + i * vocab;
-        kl[i] = 0;
-        for (size_t v = 0; v < vocab; v++)
-            kl[i] += exp((double)p[v]) * ((double)p[v] - (double)q[v]);
-        sum += kl[i];
-        same += runner_argmax(p, vocab) == runner_argmax(q, vocab);
+    printf("  %-26s %9.6f ± %.6f   %9.6f   %6.2f ± %.2f %%", name, l->kl, l->kl_error, l->kl_99,
+           100 * l->same, 100 * l->same_error);
+    if (than) {
+        double e, d = loss_difference(l->kl_of, than->kl_of, l->n_sequences, &e);
+        printf("   %+9.6f ± %.6f", d, e);
+        d = loss_difference(l->same_of, than->same_of, l->n_sequences, &e);
+        printf("  %+6.2f ± %.2f %%", 100 * d, 100 * e);
     }
-    qsort(kl, TOKENS, sizeof *kl, by_size);
-    printf("  %-26s %9.6f   %9.6f      %6.2f %%", name, sum / TOKENS, kl[TOKENS * 99 / 100],
-           100.0 * (double)same / TOKENS);
-    if (bytes)
-        printf("   %7.2f MB", (double)bytes / 1e6);
     printf("\n");
 }
 
-static struct sl_model *open_bytes(const unsigned char *bytes, size_t n, enum sl_dtype weights)
+/* Closes m. */
+static struct loss measure(const struct subject *s, struct sl_model *m)
 {
-    struct sl_model *m = NULL;
-    struct sl_error err;
-    const struct sl_model_options opt = {.weights = weights};
-    must(sl_model_open_memory(&m, bytes, n, "bench", &opt, &err), &err);
-    return m;
+    float *got = loss_log_probabilities(m, s->tokens, s->n_tokens);
+    struct loss l = loss_of(s->want, got, s->n_tokens, s->vocab);
+    free(got);
+    sl_model_close(m);
+    return l;
 }
 
-static void measure(const char *title, const unsigned char *bytes, size_t n,
-                    const struct text *text)
+/* --- ours, and the peer's rounding of weights ---------------------------------------------------
+ */
+
+static const struct {
+    const char *name, *peers;
+    enum sl_dtype type;
+    const struct peer_blocks *(*blocks)(const char *file);
+} types[] = {{"BF16", NULL, SL_DTYPE_BF16, NULL},
+             {"Q8", "Q8_0's weights", SL_DTYPE_Q8, peer_q8_0},
+             {"Q4", "Q4_0's weights", SL_DTYPE_Q4, peer_q4_0}};
+
+enum { N_TYPES = sizeof types / sizeof *types, OF_Q8 = 1, OF_Q4 = 2 };
+
+static void measure_types(const struct subject *s, struct loss ours[N_TYPES])
+{
+    for (size_t i = 0; i < N_TYPES; i++) {
+        ours[i] = measure(s, loss_open(s->file, s->n, types[i].type));
+        print(types[i].name, &ours[i], NULL);
+        if (!types[i].peers)
+            continue;
+        struct bytes gguf = loss_gguf(s->file, s->n, types[i].blocks);
+        struct loss its = measure(s, loss_open(gguf.p, gguf.n, SL_DTYPE_NONE));
+        print(types[i].peers, &its, &ours[i]);
+        bytes_done(&gguf);
+    }
+}
+
+/* --- the peer's files ---------------------------------------------------------------------------
+ */
+
+static void write_file(const char *path, const void *p, size_t n)
+{
+    FILE *f = fopen(path, "we");
+    if (!f || fwrite(p, 1, n, f) != n || fclose(f) != 0)
+        serving_die(path);
+}
+
+static void run(const char *const *args)
+{
+    int status;
+    pid_t pid = serving_child(args[0], args, -1);
+    if (waitpid(pid, &status, 0) != pid || status != 0)
+        serving_die(args[0]);
+}
+
+static void run_by_peer(const struct subject *s, const char *name, const char *file,
+                        const struct loss *than)
+{
+    char length[8];
+    const char *const args[] = {peer_runs, file, FOLDER "/tokens", length, FOLDER "/logits", NULL};
+    size_t n = s->n_tokens * s->vocab;
+    float *got = must_have(malloc(n * sizeof *got));
+    (void)snprintf(length, sizeof length, "%d", LOSS_LENGTH);
+    run(args);
+    FILE *f = fopen(FOLDER "/logits", "re");
+    if (!f || fread(got, sizeof *got, n, f) != n)
+        serving_die("--peer-runs: not as many logits as there should be");
+    (void)fclose(f);
+    loss_normalise(got, s->n_tokens, s->vocab);
+    struct loss l = loss_of(s->want, got, s->n_tokens, s->vocab);
+    print(name, &l, than);
+    free(got);
+}
+
+static void measure_peer(const struct subject *s, const struct loss ours[N_TYPES])
 {
     static const struct {
-        const char *name;
-        enum sl_dtype type;
-        void (*through)(float w[BLOCK]);
-    } ways[] = {{"BF16", SL_DTYPE_BF16, NULL},
-                {"Q8", SL_DTYPE_Q8, NULL},
-                {"Q4", SL_DTYPE_Q4, NULL},
-                {"llama.cpp's Q8_0", SL_DTYPE_Q8, through_q8_0},
-                {"llama.cpp's Q8_0 values", SL_DTYPE_F32, through_q8_0},
-                {"llama.cpp's Q4_0 values", SL_DTYPE_F32, through_q4_0}};
-    struct sl_model *m = open_bytes(bytes, n, SL_DTYPE_F32);
-    size_t vocab = sl_model_info(m)->vocab_size;
-    printf("\n%s, %d tokens, F32: %.2f MB\n  %-26s   mean KL   99 of 100   same token\n", title,
-           TOKENS, (double)sl_model_info(m)->weight_bytes / 1e6, "");
-    float *want = log_probabilities(m, text);
-    sl_model_close(m);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        unsigned char *copy = must_have(malloc(n));
-        memcpy(copy, bytes, n);
-        if (ways[i].through)
-            put_through(copy, n, ways[i].through);
-        m = open_bytes(copy, n, ways[i].type);
-        float *got = log_probabilities(m, text);
-        compare(ways[i].name, want, got, vocab,
-                ways[i].through ? 0 : sl_model_info(m)->weight_bytes);
-        free(got);
-        sl_model_close(m);
-        free(copy);
-    }
-    free(want);
-}
-
-/* The answers that the embedded model is probed for, as conversations. */
-static void conversations(struct text *ret)
-{
-    size_t n_vocab, n_probe, n = 0;
-    const void *vocabulary = sl_embedded_vocab_data(&n_vocab);
-    const char *probe = sl_embedded_probe_data(&n_probe), *end = probe + n_probe;
-    struct sl_tokenizer *t = NULL;
-    struct sl_error err;
-    must(sl_tokenizer_open_memory(&t, vocabulary, n_vocab, "embedded", &err), &err);
-    while (n < TOKENS) {
-        if (probe >= end)
-            probe = end - n_probe;
-        const char *line = memchr(probe, '\n', (size_t)(end - probe));
-        const char *one = memchr(probe, '\t', (size_t)(line - probe));
-        const char *two = one ? memchr(one + 1, '\t', (size_t)(line - one - 1)) : NULL;
-        char turn[1024];
-        static uint32_t ids[sizeof turn];
-        if (two) {
-            (void)snprintf(turn, sizeof turn, "User: %.*s\n\nAssistant: %.*s\n\n",
-                           (int)(two - one - 1), one + 1, (int)(line - two - 1), two + 1);
-            size_t k = sl_tokenizer_encode_part(t, turn, strlen(turn), ids);
-            for (size_t i = 0; i < k && n < TOKENS; i++)
-                ret->tokens[n++] = ids[i];
+        const char *type;
+        size_t beside; /* which of ours; 0: its own file, run by us */
+    } files[] = {{"F32", 0}, {"Q8_0", OF_Q8}, {"Q4_0", OF_Q4}, {"Q4_K", 0}, {"Q6_K", 0}};
+    char program[512], name[64];
+    (void)mkdir(FOLDER, 0777);
+    struct bytes gguf = loss_gguf(s->file, s->n, NULL);
+    write_file(FOLDER "/f32.gguf", gguf.p, gguf.n);
+    write_file(FOLDER "/tokens", s->tokens, s->n_tokens * sizeof *s->tokens);
+    bytes_done(&gguf);
+    serving_find_llama(program, peer, "llama-quantize");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        const char *const args[] = {program, FOLDER "/f32.gguf", FOLDER "/q.gguf", files[i].type,
+                                    NULL};
+        struct sl_model *m = NULL;
+        struct sl_error err;
+        run(args);
+        const struct sl_model_options opt = {.path = FOLDER "/q.gguf"};
+        /* Rows that are no whole blocks of 256 it brings to types that we do not read. */
+        bool here = sl_model_open(&m, &opt, &err) == SL_OK;
+        struct loss l = {0};
+        (void)snprintf(name, sizeof name, "%s file, run by us", files[i].type);
+        if (here) {
+            l = measure(s, m);
+            print(name, &l, files[i].beside ? &ours[files[i].beside] : NULL);
+        } else {
+            printf("  %-26s %s\n", name, err.message);
         }
-        probe = line + 1;
+        (void)snprintf(name, sizeof name, "%s file, run by it", files[i].type);
+        if (peer_runs)
+            run_by_peer(s, name, FOLDER "/q.gguf",
+                        files[i].beside ? &ours[files[i].beside]
+                        : here          ? &l
+                                        : NULL);
     }
-    sl_tokenizer_close(t);
+    remove_tree(FOLDER);
 }
 
-static void no_meaning(struct text *ret, size_t vocab)
+/* --- the whole ----------------------------------------------------------------------------------
+ */
+
+/* meaning: conversations. */
+static void measure_all(struct subject *s, size_t n_tokens, bool meaning)
 {
-    for (size_t i = 0; i < TOKENS; i++)
-        ret->tokens[i] = (uint32_t)(i * 2654435761u % vocab);
+    static struct loss ours[N_TYPES];
+    struct sl_model *m = loss_open(s->file, s->n, SL_DTYPE_F32);
+    s->vocab = sl_model_info(m)->vocab_size;
+    s->n_tokens = n_tokens;
+    if (meaning)
+        loss_conversations(s->tokens, n_tokens, 0);
+    else
+        loss_no_meaning(s->tokens, n_tokens, s->vocab);
+    s->want = loss_log_probabilities(m, s->tokens, n_tokens);
+    sl_model_close(m);
+    printf("\n%s, %zu tokens\n  %-26s %20s %13s %15s   %s\n", s->name, n_tokens, "", "mean KL",
+           "99 of 100", "same token", "the same, less ours");
+    measure_types(s, ours);
+    if (peer)
+        measure_peer(s, ours);
+    free(s->want);
 }
 
-static unsigned char *read_file(const char *path, size_t *ret_n)
+static void embedded(struct subject *s)
 {
-    FILE *f = fopen(path, "rb");
-    if (!f || fseek(f, 0, SEEK_END) != 0) {
-        perror(path);
-        exit(1);
-    }
-    long n = ftell(f);
-    unsigned char *bytes = must_have(malloc((size_t)n));
-    rewind(f);
-    if (fread(bytes, 1, (size_t)n, f) != (size_t)n) {
-        perror(path);
-        exit(1);
-    }
-    (void)fclose(f);
-    *ret_n = (size_t)n;
-    return bytes;
+    s->file = sl_embedded_model_data(&s->n);
+    measure_all(s, TOKENS_MAX, true);
 }
+
+static void seeded(struct subject *s, const struct seeded_shape *shape, size_t n_tokens)
+{
+    struct seeded list;
+    seeded_init(&list, shape);
+    unsigned char *bytes = seeded_bytes(&list, &s->n);
+    s->file = bytes;
+    measure_all(s, n_tokens, false);
+    free(bytes);
+    seeded_done(&list);
+}
+
+static void small(struct subject *s)
+{
+    struct seeded_shape shape = SEEDED_0_1B;
+    shape.n_layers = 4, shape.vocab_size = 2048;
+    seeded(s, &shape, 40 * (size_t)LOSS_LENGTH);
+}
+
+static void whole(struct subject *s)
+{
+    const struct seeded_shape shape = SEEDED_0_1B;
+    seeded(s, &shape, 8 * (size_t)LOSS_LENGTH);
+}
+
+static const struct {
+    const char *name, *title;
+    void (*measure)(struct subject *s);
+} models[] = {{"embedded", "the embedded model", embedded},
+              {"4x768", "seeded, 4 x 768", small},
+              {"0.1b", "seeded, the 0.1B shape", whole}};
 
 int main(int argc, char **argv)
 {
-    static struct text text;
-    size_t n;
-    if (argc > 1) {
-        unsigned char *bytes = read_file(argv[1], &n);
-        struct sl_model *m = open_bytes(bytes, n, SL_DTYPE_NONE);
-        no_meaning(&text, sl_model_info(m)->vocab_size);
-        sl_model_close(m);
-        measure(argv[1], bytes, n, &text);
-        free(bytes);
-        return 0;
+    static const struct option options[] = {{"models", required_argument, NULL, 'm'},
+                                            {"peer-llama", required_argument, NULL, 'l'},
+                                            {"peer-runs", required_argument, NULL, 'r'},
+                                            {0}};
+    static struct subject s;
+    const char *wanted = "embedded,4x768,0.1b";
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        if (c == 'm')
+            wanted = optarg;
+        else if (c == 'l')
+            peer = optarg;
+        else if (c == 'r')
+            peer_runs = optarg;
+        else
+            return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    conversations(&text);
-    const unsigned char *embedded = sl_embedded_model_data(&n);
-    measure("the embedded model", embedded, n, &text);
-
-    struct seeded_shape shape = SEEDED_0_1B;
-    shape.n_layers = 4, shape.vocab_size = 2048, shape.dtype = SL_DTYPE_F32;
-    struct seeded s;
-    seeded_init(&s, &shape);
-    unsigned char *bytes = seeded_bytes(&s, &n);
-    no_meaning(&text, shape.vocab_size);
-    measure("seeded, 4 x 768", bytes, n, &text);
-    free(bytes);
-    seeded_done(&s);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        if (strstr(wanted, models[i].name)) {
+            s.name = models[i].title;
+            models[i].measure(&s);
+        }
     return 0;
 }

@@ -116,9 +116,25 @@ static void add_quantised(const struct job *j, const char *file, unsigned rank, 
     free(blocks);
 }
 
+static void add_blocks(const struct job *j, const struct peer_blocks *b, const char *file,
+                       unsigned rank, const size_t *shape, const float *v, size_t n)
+{
+    size_t bytes = n / PEER_BLOCK * b->bytes;
+    unsigned char *to = (unsigned char *)must_have(malloc(bytes));
+    for (size_t i = 0; i < n / PEER_BLOCK; i++)
+        b->quantise(to + i * b->bytes, v + i * PEER_BLOCK);
+    gguf_tensor(j->g, file, b->type, rank, shape, to, bytes);
+    free(to);
+}
+
 static void add(const struct job *j, const char *file, unsigned rank, const size_t *shape,
                 const float *v, size_t n)
 {
+    const struct peer_blocks *b = j->s->blocks ? j->s->blocks(file) : NULL;
+    if (b && shape[rank - 1] % PEER_BLOCK == 0) {
+        add_blocks(j, b, file, rank, shape, v, n);
+        return;
+    }
     if (j->s->quantise != GGUF_AS_IT_IS && rank > 1 && shape[rank - 1] % 32 == 0) {
         add_quantised(j, file, rank, shape, v, n);
         return;
@@ -148,7 +164,7 @@ static void convert(const struct job *j, const char *ours, const char *file, enu
         return;
     size_t n = t->n_elements, shape[4];
     unsigned rank = t->rank;
-    float *v = must_have(malloc(n * sizeof *v)), *w = must_have(malloc(n * sizeof *w));
+    float *v = must_have(calloc(n, sizeof *v)), *w = must_have(calloc(n, sizeof *w));
     memcpy(shape, t->shape, rank * sizeof *shape);
     sl_tensor_values(t, 0, n, v);
     for (size_t i = 0; i < n && op == HALVE && j->s->rescale; i++)
@@ -230,12 +246,13 @@ static void convert_layer(const struct job *j)
 {
     char ours[64], file[64];
     bool six = strcmp(j->s->arch, "rwkv6") == 0;
+    bool dummies = !six && j->layer == 0 && !sl_tensors_find(j->t, "blocks.0.att.v0");
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         (void)snprintf(ours, sizeof ours, "blocks.%zu.%s", j->layer, layers[i].ours);
         (void)snprintf(file, sizeof file, "blk.%zu.%s", j->layer, layers[i].file);
         convert(j, ours, file, layers[i].op);
         /* what the converter puts where the first layer needs nothing */
-        if (!six && j->layer == 0 && strncmp(layers[i].ours, "att.a", 5) == 0) {
+        if (dummies && strncmp(layers[i].ours, "att.a", 5) == 0) {
             *strstr(file, "mix_a") = '\0';
             (void)snprintf(file + strlen(file), 16, "mix_v%c.weight", layers[i].ours[5]);
             convert(j, ours, file, layers[i].op);

@@ -7,6 +7,7 @@
 
 #include "engine/formats/tensors.h"
 #include "tests/support/gguf_maker.h"
+#include "tests/support/peer_blocks.h"
 
 /* What the tensors of a file do not say. */
 struct gguf_sizes {
@@ -17,6 +18,8 @@ struct gguf_sizes {
     bool apart;          /* RWKV-6: the five mixes one by one, as older files have them */
     /* Of tensors of several axes, where the last is whole blocks: Q8_0, or its values in F32. */
     enum { GGUF_AS_IT_IS, GGUF_BLOCKS, GGUF_BLOCK_VALUES } quantise;
+    /* What tensors are instead, by name, where rows are whole blocks; NULL: nothing. */
+    const struct peer_blocks *(*blocks)(const char *file);
 };
 
 void gguf_from_tensors(struct gguf_maker *g, const struct sl_tensors *t,

@@ -88,7 +88,8 @@ static void test_rwkv7_has_the_same_bits(void **state)
         shape.dtype = types[i];
         seeded_init(&s, &shape);
         const struct gguf_sizes sizes = {"rwkv7", shape.n_layers, shape.d_model, shape.head_size,
-                                         0,       types[i],       false,         GGUF_AS_IT_IS};
+                                         0,       types[i],       false,         GGUF_AS_IT_IS,
+                                         NULL};
         make_both(&file, &s, &sizes, &plain, &n);
         struct sl_model *a = open_bytes(file.p, file.n, SL_DTYPE_NONE);
         struct sl_model *b = open_bytes(plain, n, SL_DTYPE_NONE);
@@ -115,9 +116,9 @@ static void test_rwkv6_has_the_same_bits(void **state)
 {
     (void)state;
     static const struct gguf_sizes sizes[] = {
-        {"rwkv6", 2, 40, 10, 0, SL_DTYPE_F16, false, GGUF_AS_IT_IS},
-        {"rwkv6", 2, 40, 10, 1, SL_DTYPE_F32, false, GGUF_AS_IT_IS},
-        {"rwkv6", 2, 40, 10, 2, SL_DTYPE_F32, true, GGUF_AS_IT_IS},
+        {"rwkv6", 2, 40, 10, 0, SL_DTYPE_F16, false, GGUF_AS_IT_IS, NULL},
+        {"rwkv6", 2, 40, 10, 1, SL_DTYPE_F32, false, GGUF_AS_IT_IS, NULL},
+        {"rwkv6", 2, 40, 10, 2, SL_DTYPE_F32, true, GGUF_AS_IT_IS, NULL},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct seeded s;
@@ -168,7 +169,8 @@ static void test_blocks_everywhere(void **state)
                                    six ? 1 : 0,
                                    SL_DTYPE_F32,
                                    false,
-                                   GGUF_BLOCKS};
+                                   GGUF_BLOCKS,
+                                   NULL};
         struct seeded s;
         struct bytes blocks = {0}, values = {0};
         unsigned char *plain;
@@ -233,7 +235,7 @@ static const struct seeded_shape smallest = {.n_layers = 2,
 
 static void small(struct gguf_maker *g)
 {
-    const struct gguf_sizes sizes = {"rwkv7", 2, 8, 4, 0, SL_DTYPE_F32, false, GGUF_AS_IT_IS};
+    const struct gguf_sizes sizes = {"rwkv7", 2, 8, 4, 0, SL_DTYPE_F32, false, GGUF_AS_IT_IS, NULL};
     struct seeded s;
     struct sl_tensors *t = NULL;
     size_t n;
@@ -402,7 +404,8 @@ static void test_what_the_loader_finds(void **state)
     shape.d_model = 32;
     shape.head_size = 16;
     shape.vocab_size = 1;
-    const struct gguf_sizes sizes = {"rwkv7", 2, 32, 16, 0, SL_DTYPE_F32, false, GGUF_AS_IT_IS};
+    const struct gguf_sizes sizes = {"rwkv7",       2,   32, 16, 0, SL_DTYPE_F32, false,
+                                     GGUF_AS_IT_IS, NULL};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct seeded s;
         struct bytes file = {0};

@@ -72,41 +72,49 @@ static void fill_normal(float *x, size_t rows, size_t n, uint64_t seed)
     sl_free(u);
 }
 
-/* The squared error of the usual way with 4 bits: the largest magnitude at -8 of -8 … 7. */
-static double usual_error(const float *w)
+/* The squared error of the usual ways: the largest magnitude at 127; with 4 bits at -8 of -8 … 7.
+ */
+static double usual_error(enum sl_dtype type, const float *w)
 {
     double top = 0, e = 0;
     for (size_t i = 0; i < 32; i++)
         top = fabs((double)w[i]) > fabs(top) ? (double)w[i] : top;
-    double d = top / -8;
+    double d = type == SL_DTYPE_Q8 ? top / 127 : top / -8, most = type == SL_DTYPE_Q8 ? 127 : 7;
     for (size_t i = 0; i < 32; i++) {
-        double q = fmin(fmax(floor((double)w[i] / d + 8.5), 0), 15) - 8;
+        double q = fmin(floor((double)w[i] / d + 0.5), most);
         e += (q * d - (double)w[i]) * (q * d - (double)w[i]);
     }
     return e;
 }
 
-static void q4_is_better_than_even_steps(void **state)
+static void is_better_than_the_usual_way(enum sl_dtype type, double most)
 {
-    (void)state;
     enum { OUT = 144, IN = 256 };
     float *w = quant_floats((size_t)OUT * IN);
     fill_normal(w, OUT, IN, 5);
-    unsigned char *p = quant_pack(SL_DTYPE_Q4, w, OUT, IN);
+    unsigned char *p = quant_pack(type, w, OUT, IN);
     double usual = 0, ours = 0;
     for (size_t o = 0; o < OUT; o++)
         for (size_t g = 0; g < IN; g += 32) {
             double scale = largest_of(w + o * IN + g, 32);
-            usual += usual_error(w + o * IN + g) / (scale * scale);
+            usual += usual_error(type, w + o * IN + g) / (scale * scale);
             for (size_t k = g; k < g + 32; k++) {
-                double e = quant_weight_at(p, SL_DTYPE_Q4, IN, o, k) - (double)w[o * IN + k];
+                double e = quant_weight_at(p, type, IN, o, k) - (double)w[o * IN + k];
                 ours += e * e / (scale * scale);
             }
         }
-    printf("  squared error of Q4 on normal weights: %.3f of that with even steps\n", ours / usual);
-    assert_true(ours < 0.86 * usual);
+    printf("  squared error of %s on normal weights: %.3f of that of the usual way\n",
+           sl_dtype_name(type), ours / usual);
+    assert_true(ours < most * usual);
     sl_free(p);
     sl_free(w);
+}
+
+static void packing_is_better_than_the_usual_way(void **state)
+{
+    (void)state;
+    is_better_than_the_usual_way(SL_DTYPE_Q8, 0.86);
+    is_better_than_the_usual_way(SL_DTYPE_Q4, 0.86);
 }
 
 /* Weights that are levels times a power of two come back as they were; so does what is 0. */
@@ -302,7 +310,7 @@ int main(void)
         cmocka_unit_test(every_table_runs_here),
         cmocka_unit_test(sizes),
         cmocka_unit_test(q8_is_within_half_a_step),
-        cmocka_unit_test(q4_is_better_than_even_steps),
+        cmocka_unit_test(packing_is_better_than_the_usual_way),
         cmocka_unit_test(what_codes_can_say_is_exact),
         cmocka_unit_test(sources_agree),
         cmocka_unit_test(blocks_are_kept_as_they_are),
