@@ -135,7 +135,7 @@ SOAK := $(B)/tests/fault/durable_test $(B)/tests/fault/calls_test $(B)/tests/api
         $(B)/tests/api/sequences_test $(B)/tests/api/many_test $(B)/tests/api/cycling_test \
         $(B)/tests/api/hostile_test $(B)/tests/cluster/fleet_load_test \
         $(B)/tests/bench/long_bench
-soak: all $(SOAK) ## 1,000 kills under load (and 200 in a fleet), each call failing, 100,000 sessions in 64 places, stores of a million, 10,000 idle connections, a million tokens in one session
+soak: all $(SOAK) ## 1,000 kills under load (in a fleet 200, and 50 of its Redis), each call failing, 100,000 sessions in 64 places, stores of a million, 10,000 idle connections, a million tokens in one session
 	SLATE_BUILD=$(B) $(B)/tests/fault/calls_test 1
 	SLATE_BUILD=$(B) $(B)/tests/fault/durable_test 1000
 	SLATE_BUILD=$(B) $(B)/tests/api/paging_test 10000

@@ -1,7 +1,8 @@
-/* fleet_load_test.c: a fleet under load of 32 sessions: servers are killed at random moments, told
- * to end one after the other behind a balancer, or gone: what was acknowledged is kept, once.
+/* fleet_load_test.c: a fleet under load of 32 sessions: servers are killed at random moments, and
+ * Redis is; they are told to end one after the other behind a balancer, or gone: what was
+ * acknowledged is kept, once.
  *
- * `fleet_load_test 200` (make soak) kills so often. Nothing sleeps. */
+ * `fleet_load_test 200` (make soak) kills so often, Redis a quarter as often. Nothing sleeps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,6 +54,33 @@ static void killed_at_random_moments(void **state)
         "killed %u times: %u answers, all kept; %u turns had been applied unseen, %u were "
         "answered again; a session was unusable for %lld ms at most\n",
         n_kills, n.acknowledged, n.unseen, n.replayed, (long long)n.longest_ms);
+}
+
+/* What Redis had acknowledged is on its disk, and nothing that it is told again counts twice. */
+static void redis_killed_at_random_moments(void **state)
+{
+    static const char again[] = "slate_store_retries_total";
+    unsigned n_times = n_kills / 4;
+    double before = fleet_metric(&t.fleet, again);
+    (void)state;
+    load_begin(&t, NULL, "r");
+    for (unsigned round = 0; round < n_times; round++) {
+        load_run(20 + load_draw(80));
+        load_kill_redis(round % 2 ? 1 + (unsigned)load_draw(40) : 0);
+        if (round % 4 >= 2) {
+            load_settle();
+            load_check();
+        }
+    }
+    load_settle();
+    load_check();
+    struct load_counts n = load_counts();
+    double retries = fleet_metric(&t.fleet, again) - before;
+    print_message(
+        "Redis killed %u times: %u answers, all kept; %.0f calls were repeated, %u turns "
+        "refused, of %u nobody knew, %u had been applied unseen, %u were answered again\n",
+        n_times, n.acknowledged, retries, n.away, n.unknown, n.unseen, n.replayed);
+    assert_true(retries >= n_times && n.away + n.unknown > 0); /* it was missed */
 }
 
 /* --- behind a balancer -------------------------------------------------------------------------*/
@@ -243,7 +271,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_node_that_is_gone_is_not_missed),
         cmocka_unit_test(nodes_that_come_back_serve_at_once),
     };
-    const struct CMUnitTest killed[] = {cmocka_unit_test(killed_at_random_moments)};
+    const struct CMUnitTest killed[] = {cmocka_unit_test(killed_at_random_moments),
+                                        cmocka_unit_test(redis_killed_at_random_moments)};
     if (argc > 1)
         n_kills = (unsigned)strtoul(argv[1], NULL, 10);
     if (argc > 2) /* what a failure printed */

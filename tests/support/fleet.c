@@ -130,6 +130,30 @@ struct client *fleet_at(const struct fleet *f, unsigned i)
     return f->node[i % FLEET_NODES].c;
 }
 
+double fleet_metric(const struct fleet *f, const char *name)
+{
+    double sum = 0;
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        sum += metric(f->node[i].c, name);
+    return sum;
+}
+
+static const char founds[] = "slate_store_reconnects_total";
+
+void fleet_kill_redis(struct fleet *f)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        f->n_found[i] = metric(f->node[i].c, founds);
+    redis_end(&f->redis, SIGKILL);
+}
+
+void fleet_redis_is_back(struct fleet *f, bool empty)
+{
+    (empty ? redis_start_empty : redis_start)(&f->redis);
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        until_metric(f->node[i].c, founds, f->n_found[i] + 1);
+}
+
 /* --- the mirror --------------------------------------------------------------------------------*/
 
 static void start_mirror(struct twin *t, const char *const *options,

@@ -24,6 +24,7 @@ struct fleet {
     const char *options[FLEET_OPTIONS_MAX];
     size_t n_options;
     unsigned n_starts;
+    double n_found[FLEET_NODES]; /* how often each node had found Redis when that was killed */
 };
 
 /* An empty Redis, and all nodes ready. options: of `slate serve`, up to a NULL; kept. */
@@ -44,6 +45,13 @@ int fleet_node_end(struct fleet *f, unsigned i, int signal);
 bool fleet_node_has_ended(const struct fleet *f, unsigned i);
 void fleet_node_signal(struct fleet *f, unsigned i, int signal);
 struct client *fleet_at(const struct fleet *f, unsigned i); /* of node i % FLEET_NODES */
+/* A figure of all nodes together; all must be up. */
+double fleet_metric(const struct fleet *f, const char *name);
+
+/* Kills Redis; starts it again, with its data or without, and waits until every node has found it.
+ * All nodes must be up. */
+void fleet_kill_redis(struct fleet *f);
+void fleet_redis_is_back(struct fleet *f, bool empty);
 
 struct twin {
     struct fleet fleet;

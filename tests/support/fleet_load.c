@@ -44,8 +44,9 @@ struct log {
 };
 
 static struct log logs[SESSIONS];
-static unsigned n_seeds, n_acknowledged, n_unseen, n_replayed;
+static unsigned n_seeds, n_acknowledged, n_unseen, n_replayed, n_away, n_unknown;
 static int64_t longest_ms;
+static int64_t away_until; /* what was sent later finds the store; INT64_MAX: it is away now */
 
 static void note_turn(struct log *l, struct reply *r)
 {
@@ -117,6 +118,34 @@ static void find_out(struct log *l)
     l->lost = false;
 }
 
+/* No answer, or none that tells what became of the turn. */
+static void note_lost(struct log *l, struct reply *r)
+{
+    l->lost = true;
+    if (!l->busy_since)
+        l->busy_since = client_now_ms();
+    reply_free(r);
+}
+
+/* The store was away: a 503 is a turn that did not happen and can be asked for again as it was, a
+ * 504 one of which nobody knows. */
+static void note_away(struct log *l, struct reply *r)
+{
+    if (l->sent_at > away_until)
+        fail_msg("session %s is refused although Redis is back: %s", l->told.id, r->body);
+    if (r->status == 504) {
+        n_unknown++;
+        assert_string_equal(str_at(r->json, "error.code"), "commit_unknown");
+        note_lost(l, r);
+        return;
+    }
+    n_away++;
+    assert_string_equal(str_at(r->json, "error.code"), "store_unavailable");
+    if (!l->busy_since)
+        l->busy_since = client_now_ms();
+    reply_free(r);
+}
+
 /* The answer of one that is over. */
 static void take_answer(struct log *l)
 {
@@ -127,10 +156,11 @@ static void take_answer(struct log *l)
         return;
     }
     if (!r->whole) {
-        l->lost = true;
-        if (!l->busy_since)
-            l->busy_since = client_now_ms();
-        reply_free(r);
+        note_lost(l, r);
+        return;
+    }
+    if (r->status == 503 || r->status == 504) {
+        note_away(l, r);
         return;
     }
     if (r->status == 409) {
@@ -150,7 +180,9 @@ static void take_answer(struct log *l)
 static bool drive_one(struct log *l)
 {
     if (!l->call) {
-        if (l->lost && !l->keyed)
+        if (l->lost && !l->keyed && away_until == INT64_MAX)
+            ; /* who could tell is away */
+        else if (l->lost && !l->keyed)
             find_out(l);
         else if (l->lost || l->busy_since)
             send_turn(l); /* again, as it was */
@@ -175,28 +207,31 @@ static bool all_are_full(void)
     return true;
 }
 
-/* Lets all go on until so many more answers have come. */
+/* Whoever can has a call under way, and one or more are answered; false: nobody can. */
+static bool go_on(void)
+{
+    struct log *some = NULL;
+    for (size_t i = 0; i < SESSIONS; i++)
+        if (drive_one(&logs[i]))
+            some = &logs[i];
+    if (!some)
+        return false;
+    size_t from = load_draw(SESSIONS);
+    for (size_t i = 0; i < SESSIONS; i++)
+        if (logs[(from + i) % SESSIONS].call)
+            some = &logs[(from + i) % SESSIONS];
+    call_until(some->call, is_over, NULL);
+    for (size_t i = 0; i < SESSIONS; i++)
+        if (logs[i].call && call_reply(logs[i].call)->over)
+            take_answer(&logs[i]);
+    return true;
+}
+
 void load_run(size_t n)
 {
-    for (size_t until = n_acknowledged + n; n_acknowledged < until;) {
-        struct log *some = NULL;
-        for (size_t i = 0; i < SESSIONS; i++)
-            if (drive_one(&logs[i]))
-                some = &logs[i];
-        if (!some) {
-            if (all_are_full())
-                load_check();
-            continue;
-        }
-        size_t from = load_draw(SESSIONS);
-        for (size_t i = 0; i < SESSIONS; i++)
-            if (logs[(from + i) % SESSIONS].call)
-                some = &logs[(from + i) % SESSIONS];
-        call_until(some->call, is_over, NULL);
-        for (size_t i = 0; i < SESSIONS; i++)
-            if (logs[i].call && call_reply(logs[i].call)->over)
-                take_answer(&logs[i]);
-    }
+    for (size_t until = n_acknowledged + n; n_acknowledged < until;)
+        if (!go_on() && all_are_full())
+            load_check();
 }
 
 /* Until nothing is on its way, or open. */
@@ -234,6 +269,20 @@ void load_killed(unsigned node)
             take_answer(&logs[i]);
 }
 
+void load_kill_redis(unsigned n_refused)
+{
+    away_until = INT64_MAX;
+    fleet_kill_redis(&twin->fleet);
+    for (unsigned until = n_away + n_unknown + n_refused; n_away + n_unknown < until;)
+        if (!go_on())
+            break;
+    fleet_redis_is_back(&twin->fleet, false);
+    away_until = client_now_ms();
+    for (size_t i = 0; i < SESSIONS; i++) /* a lease counts on through it */
+        if (logs[i].busy_since)
+            logs[i].busy_since = away_until;
+}
+
 void load_begin(struct twin *t, struct client *balancer, const char *prefix)
 {
     twin = t;
@@ -243,11 +292,12 @@ void load_begin(struct twin *t, struct client *balancer, const char *prefix)
         snprintf(logs[i].told.id, sizeof logs[i].told.id, "%s%zu", prefix, i);
         twin_create(t, logs[i].told.id);
     }
-    n_acknowledged = n_unseen = n_replayed = 0;
-    longest_ms = 0;
+    n_acknowledged = n_unseen = n_replayed = n_away = n_unknown = 0;
+    longest_ms = away_until = 0;
 }
 
 struct load_counts load_counts(void)
 {
-    return (struct load_counts){n_acknowledged, n_unseen, n_replayed, longest_ms};
+    return (struct load_counts){n_acknowledged, n_unseen,  n_replayed,
+                                n_away,         n_unknown, longest_ms};
 }

@@ -104,6 +104,13 @@ void redis_start(struct redis *r)
     }
 }
 
+void redis_start_empty(struct redis *r)
+{
+    remove_tree(r->data);
+    assert_int_equal(mkdir(r->data, 0700), 0);
+    redis_start(r);
+}
+
 static void make_folder(struct redis *r, const char *name)
 {
     char path[512], real[512];

@@ -35,6 +35,8 @@ void redis_cut_apart(const char *netns, bool cut);
 void redis_done(struct redis *r); /* ended if it runs; its folder is removed */
 /* Again, on its port, with its data. */
 void redis_start(struct redis *r);
+/* Again, without them: its operator has lost them. */
+void redis_start_empty(struct redis *r);
 /* SIGTERM or SIGKILL; returns when it has ended. */
 void redis_end(struct redis *r, int signal);
 void redis_signal(struct redis *r, int signal);
