@@ -1,5 +1,6 @@
-/* fleet_trouble_test.c: a fleet whose Redis is restarted, slow, full, a replica, out of reach, or
- * holds something else: turns fail with a 503 that says so, and service comes back by itself.
+/* fleet_trouble_test.c: a fleet whose Redis is restarted, slow, full, a replica, out of reach,
+ * empty all at once, or holds something else: turns fail with a 503 that says so, and service comes
+ * back by itself; what Redis has lost is lost, and no memory of it gets into what comes after.
  *
  * What a session says is compared with a mirror (fleet.h). Nothing sleeps. */
 #include <setjmp.h>
@@ -285,6 +286,141 @@ static void redis_holds_something_else(void **state)
     comes_back(130);
 }
 
+/* --- a Redis that has lost everything ----------------------------------------------------------*/
+
+/* UNASKED: what nodes have in memory of it is still there when its next life begins. */
+enum { LOST = 6, UNASKED = 5, TURNS = 3 };
+
+static const char *lost_name(unsigned i)
+{
+    static char ring[4][16];
+    static unsigned turn;
+    char *dst = ring[turn++ % 4];
+    snprintf(dst, sizeof ring[0], "lost%u", i);
+    return dst;
+}
+
+/* As if it had never been there, whatever that node has in memory. */
+static void is_unknown(unsigned node, const char *id)
+{
+    struct client *c = fleet_at(&t.fleet, node);
+    static const char not_found[] = "session_not_found";
+    expect_error(get(c, session_path(id, "")), 404, not_found, "session");
+    expect_error(post(c, "/v1/generate", "{'session':'%s','prompt':'x'}", id), 404, not_found,
+                 "session");
+    expect_error(post(c, session_path(id, "/fork"), "{'id':'fork'}"), 404, not_found, "session");
+    expect_error(get(c, session_path(id, "/snapshot")), 404, not_found, "session");
+    expect_error(session_post(c, id, "/pause"), 404, not_found, "session");
+    expect_error(patch(c, session_path(id, ""), "{'ttl_s':9}"), 404, not_found, "session");
+    expect_error(del(c, session_path(id, "")), 404, not_found, "session");
+}
+
+static void there_are(size_t n)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++) {
+        struct reply *r = expect(get(fleet_at(&t.fleet, i), "/v1/sessions?limit=100"), 200);
+        assert_int_equal(len_at(r->json, "data"), n);
+        reply_free(r);
+    }
+}
+
+static struct reply *keyed_turn(unsigned node)
+{
+    static const char body[] = "{\"session\":\"lost0\",\"prompt\":\"Once\",\"max_tokens\":4}";
+    return expect(request(fleet_at(&t.fleet, node), "POST", "/v1/generate", "Idempotency-Key: lost",
+                          body, sizeof body - 1),
+                  200);
+}
+
+static void begin_life(unsigned i, unsigned node)
+{
+    struct client *all[] = {fleet_at(&t.fleet, node), t.mirror.client};
+    for (size_t k = 0; k < 2; k++)
+        reply_free(expect(post(all[k], "/v1/sessions", "{'id':'%s'}", lost_name(i)), 201));
+}
+
+/* Under the same names, on other nodes; as far as the old ones had come, and further. */
+static void begin_other_lives(const char *old_etag)
+{
+    char line[200];
+    for (unsigned i = 0; i < LOST; i++) {
+        reply_free(expect(del(t.mirror.client, session_path(lost_name(i), "")), 200));
+        begin_life(i, i);
+    }
+    struct reply *r = keyed_turn(0); /* of this life it is the first with that key */
+    assert_null(reply_header(r, "Idempotent-Replayed"));
+    assert_int_equal(int_at(r->json, "version"), 1);
+    reply_free(r);
+    snprintf(line, sizeof line, "If-Match: %s", old_etag);
+    expect_error(request(fleet_at(&t.fleet, 1), "PATCH", "/v1/sessions/lost0", line, "{}", 2), 412,
+                 "version_mismatch", "If-Match");
+    struct client *remembers = fleet_at(&t.fleet, 1);
+    expect_error(call_finish(turn_start(remembers, lost_name(UNASKED), "Once", 1)), 409,
+                 "session_busy", "session");
+    for (unsigned turn = 0; turn < 2 * TURNS; turn++)
+        for (unsigned i = 1; i < LOST; i++)
+            twin_turn(&t, lost_name(i), 2 * turn + i, "Another life.", 700 + turn);
+}
+
+/* All nodes have all of them in memory, at the last version or an earlier one; a turn runs. */
+static void is_lost(void (*lose)(void))
+{
+    char etag[120];
+    for (unsigned i = 0; i < LOST; i++) {
+        begin_life(i, i + 1);
+        for (unsigned turn = 0; turn < TURNS; turn++)
+            twin_turn(&t, lost_name(i), turn + i, "Once", 600 + turn);
+    }
+    reply_free(keyed_turn(0));
+    struct reply *r = session_get(fleet_at(&t.fleet, 1), "lost0");
+    snprintf(etag, sizeof etag, "%s", reply_header(r, "ETag"));
+    reply_free(r);
+    there_are(LOST);
+    struct call *k = stream_start(fleet_at(&t.fleet, 2), "'session':'lost1','prompt':'Tell',"
+                                                         "'max_tokens':1000000,'ignore_eos':true");
+    call_until_events(k, 2);
+    lose();
+    for (unsigned node = 0; node < FLEET_NODES; node++)
+        for (unsigned i = 0; i < LOST; i++)
+            if (i != UNASKED && (i != 1 || node != 2))
+                is_unknown(node, lost_name(i));
+    r = expect(call_finish(k), 200);
+    assert_false(r->done);
+    assert_string_equal(str_at(r->events[r->n_events - 1], "error.code"), "lease_lost");
+    reply_free(r);
+    is_unknown(2, "lost1");
+    /* Nor does a node write them when it ends. */
+    assert_int_equal(fleet_node_end(&t.fleet, 0, SIGTERM), 0);
+    fleet_node_start(&t.fleet, 0);
+    there_are(0);
+    begin_other_lives(etag);
+    there_are(LOST);
+    for (unsigned i = 0; i < LOST; i++) {
+        reply_free(expect(del(fleet_at(&t.fleet, i), session_path(lost_name(i), "")), 200));
+        reply_free(expect(del(t.mirror.client, session_path(lost_name(i), "")), 200));
+        for (unsigned node = 0; node < FLEET_NODES; node++)
+            is_unknown(node, lost_name(i));
+    }
+}
+
+static void flush(void)
+{
+    redis_do(&t.fleet.redis, "FLUSHALL");
+}
+
+static void restart_empty(void)
+{
+    fleet_kill_redis(&t.fleet);
+    fleet_redis_is_back(&t.fleet, true);
+}
+
+static void what_redis_has_lost_is_lost(void **state)
+{
+    (void)state;
+    is_lost(flush);
+    is_lost(restart_empty);
+}
+
 /* --- all of it ---------------------------------------------------------------------------------*/
 
 /* --- a limit that all servers share ------------------------------------------------------------*/
@@ -329,7 +465,7 @@ static int stop(void **state)
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest few[] = {cmocka_unit_test(the_limit_is_the_stores)};
     const struct CMUnitTest tests[] = {
@@ -341,6 +477,10 @@ int main(void)
         cmocka_unit_test(nodes_are_cut_off),
         cmocka_unit_test(redis_holds_something_else),
     };
+    const struct CMUnitTest lost[] = {cmocka_unit_test(what_redis_has_lost_is_lost)};
+    if (argc > 1) /* these alone: "redis_*" */
+        cmocka_set_test_filter(argv[1]);
     int failed = cmocka_run_group_tests_name("few", few, start_with_few, stop);
+    failed += cmocka_run_group_tests_name("lost", lost, start, stop);
     return failed + cmocka_run_group_tests_name("fleet_trouble", tests, start, stop);
 }
