@@ -1,6 +1,7 @@
 /* deploy_test.c: the files of deploy/ that no other test runs: what their own programs say of them,
  * and that dashboard, alerts and autoscaler ask for figures that a server has. (compose.yaml and
- * kubernetes.yaml are examples; nothing here can run them.) */
+ * kubernetes.yaml are examples; nothing here can run them, but for the line by which the first
+ * makes HAProxy's file.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,6 +44,18 @@ static void make_folder(char dst[600])
     must("rm -rf '%s' && mkdir -p '%s'", dst, dst);
 }
 
+static char *read_file(const char *path)
+{
+    static char text[200000];
+    FILE *f = fopen(path, "r");
+    if (!f)
+        fail_msg("%s is not there", path);
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    text[n] = '\0';
+    fclose(f);
+    return text;
+}
+
 /* With the user and the folders of a machine that has HAProxy as a service left away. */
 static void haproxy_takes_its_files(void **state)
 {
@@ -54,6 +67,33 @@ static void haproxy_takes_its_files(void **state)
         must("sed -e '/chroot/d' -e 's/bind :8080/bind 127.0.0.1:1/' deploy/%s.cfg > '%s/%s' && "
              "haproxy -c -f '%s/%s'",
              files[i], folder, files[i], folder, files[i]);
+}
+
+/* compose.yaml's HAProxy makes its file of ours in a shell: that line is run as it is here, but for
+ * the folders, and its names, which are no hosts here. */
+static void compose_makes_haproxys_file(void **state)
+{
+    static const char begin[] = "command: [\"sh\", \"-c\", \"sed ";
+    (void)state;
+    char folder[600], path[700];
+    make_folder(folder);
+    const char *line = strstr(read_file("deploy/compose.yaml"), begin);
+    assert_non_null(line);
+    json_t *words = json_loads(strchr(line, '['), JSON_DISABLE_EOF_CHECK, NULL);
+    const char *command = json_string_value(json_array_get(words, 2));
+    assert_non_null(command);
+    assert_null(strchr(command, '$')); /* that would be compose's */
+    snprintf(path, sizeof path, "%s/command", folder);
+    FILE *f = fopen(path, "w");
+    assert_true(f && fputs(command, f) >= 0 && fclose(f) == 0);
+    json_decref(words);
+    must("cd '%s' && D=$PWD && cd - >/dev/null && sed -e \"s,/etc/slate/,deploy/,; s,/tmp/,$D/,g; "
+         "s,exec haproxy,cp $D/haproxy.cfg $D/named \\&\\& "
+         "sed -i 's/ [abc]:8080/ 127.0.0.1:8080/; s/bind :/bind 127.0.0.1:/' $D/haproxy.cfg "
+         "\\&\\& haproxy -c,\" \"$D/command\" > \"$D/run\" && sh \"$D/run\"",
+         folder);
+    must("grep -c 'server \\([abc]\\) \\1:8080 *' '%s/named' | grep -qx 9", folder);
+    must("! grep -E '127\\.0\\.0\\.1:|/dev/log|^ *(chroot|user|group) ' '%s/named'", folder);
 }
 
 static void nginx_takes_its_files(void **state)
@@ -87,18 +127,6 @@ static void systemd_takes_its_units(void **state)
              "deploy/%s.service",
              files[i], files[i]);
     }
-}
-
-static char *read_file(const char *path)
-{
-    static char text[200000];
-    FILE *f = fopen(path, "r");
-    if (!f)
-        fail_msg("%s is not there", path);
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    text[n] = '\0';
-    fclose(f);
-    return text;
 }
 
 static bool in_name(char c)
@@ -219,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(haproxy_takes_its_files),
+        cmocka_unit_test(compose_makes_haproxys_file),
         cmocka_unit_test(nginx_takes_its_files),
         cmocka_unit_test(systemd_takes_its_units),
         cmocka_unit_test(the_time_to_end_is_enough),
