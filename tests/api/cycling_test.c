@@ -1,5 +1,6 @@
 /* cycling_test.c: many sessions take turns in few places for a long time: memory stays flat, every
- * session has every turn that was acknowledged, also after a kill.
+ * session has every turn that was acknowledged, also after a kill: its version says so, and of some
+ * a mirror, which was told the same without interruption.
  *
  * First each session is made and reads a prompt, so that each has been in memory and out of it
  * once; what is kept of each is there then. From there on SECONDS of turns, round robin, RUNNING at
@@ -21,7 +22,7 @@
 #include "tests/support/node.h"
 #include "tests/support/process.h"
 
-enum { RUNNING = 32, PLACES = 64, PARTS = 20, LOOKED_AT = 200 };
+enum { RUNNING = 32, PLACES = 64, PARTS = 20, LOOKED_AT = 200, COMPARED = 24 };
 
 static size_t n_sessions = 1500, n_seconds = 8;
 static struct node node;
@@ -34,16 +35,17 @@ static double resident_mib(void)
 
 static struct call *calls[RUNNING];
 
-static struct call *create(size_t i)
+static struct call *create(struct client *c, size_t i)
 {
-    return call_post(node.a.client, "/v1/sessions", "{'id':'c%zu','prompt':'I am %zu.'}", i, i);
+    return call_post(c, "/v1/sessions", "{'id':'c%zu','prompt':'I am %zu.'}", i, i);
 }
 
-static struct call *turn(size_t i, size_t serial)
+/* The serial-th of all turns, in its session. */
+static struct call *turn(struct client *c, size_t serial)
 {
-    return generate_start(node.a.client,
-                          "'session':'c%zu','prompt':'%zu.','max_tokens':4,'ignore_eos':true", i,
-                          serial);
+    return generate_start(
+        c, "'session':'c%zu','prompt':'%zu.','seed':%zu,'max_tokens':4,'ignore_eos':true",
+        serial % n_sessions, serial, serial);
 }
 
 static void create_all(void)
@@ -52,7 +54,7 @@ static void create_all(void)
         if (i >= RUNNING)
             reply_free(expect(call_finish(calls[i % RUNNING]), 201));
         if (i < n_sessions)
-            calls[i % RUNNING] = create(i);
+            calls[i % RUNNING] = create(node.a.client, i);
     }
 }
 
@@ -75,7 +77,7 @@ static size_t cycle(struct part parts[PARTS])
     for (; k < PARTS; n++) {
         if (n >= RUNNING)
             reply_free(expect(call_finish(calls[n % RUNNING]), 200));
-        calls[n % RUNNING] = turn(n % n_sessions, n);
+        calls[n % RUNNING] = turn(c, n);
         int64_t now = client_now_ms();
         if (now - begin < (int64_t)(k + 1) * each)
             continue;
@@ -102,6 +104,31 @@ static void check_versions(size_t n_turns)
         size_t turns = n_turns / n_sessions + (i < n_turns % n_sessions);
         assert_int_equal(session_version(node.a.client, id), 1 + turns);
     }
+}
+
+/* One more turn, with everything told, here and in the mirror. */
+static void check_contents(size_t n_turns)
+{
+    struct api mirror;
+    api_start(&mirror,
+              (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(), NULL});
+    client_unrecorded(mirror.client);
+    for (size_t k = 0; k < COMPARED; k++) {
+        char id[32];
+        struct gen got, want;
+        size_t i = k * (n_sessions / COMPARED);
+        snprintf(id, sizeof id, "c%zu", i);
+        reply_free(expect(call_finish(create(mirror.client, i)), 201));
+        for (size_t serial = i; serial < n_turns; serial += n_sessions)
+            reply_free(expect(call_finish(turn(mirror.client, serial)), 200));
+        turn_of(node.a.client, &got, id, "And then?", 7);
+        turn_of(mirror.client, &want, id, "And then?", 7);
+        assert_int_equal(int_at(got.r->json, "version"), int_at(want.r->json, "version"));
+        output_same(&got.o, &want.o);
+        gen_done(&got);
+        gen_done(&want);
+    }
+    api_stop(&mirror);
 }
 
 static void test_cycling(void **state)
@@ -137,6 +164,7 @@ static void test_cycling(void **state)
     client_unrecorded(node.a.client);
     assert_true(metric(node.a.client, "slate_sessions") == (double)n_sessions);
     check_versions(n);
+    check_contents(n);
     node_done(&node);
 }
 
