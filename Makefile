@@ -146,7 +146,7 @@ soak: all $(SOAK) ## 1,000 kills under load (in a fleet 200, and 50 of its Redis
 	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_load_test 200
 	$(B)/tests/bench/long_bench 1000000
 
-soak-hour: all $(B)/tests/api/soak_test ## mixed traffic for an hour (SLATE_SOAK_SECONDS): memory, time, places
+soak-hour: all $(B)/tests/api/soak_test ## mixed traffic for an hour (SLATE_SOAK_SECONDS), half of it in a fleet: memory, time, places
 	SLATE_BUILD=$(B) SLATE_SOAK_SECONDS=$${SLATE_SOAK_SECONDS:-3600} $(B)/tests/api/soak_test
 
 asan: deps deps-test ## every test under the address and undefined-behaviour sanitizers
