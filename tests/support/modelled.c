@@ -16,7 +16,25 @@ struct modelled modelled;
 
 struct client *modelled_client(void)
 {
-    return modelled.node.a.client;
+    struct client *c;
+    if (!modelled.fleet)
+        return modelled.node.a.client;
+    do
+        c = fleet_at(modelled.fleet, (unsigned)draw(FLEET_NODES));
+    while (c == modelled.away);
+    return c;
+}
+
+void modelled_rest(void)
+{
+    for (size_t i = 0; modelled.fleet && i < SESSIONS; i++)
+        if (modelled.sessions[i].exists)
+            until_free(modelled_client(), modelled.sessions[i].id);
+}
+
+size_t modelled_begun(void)
+{
+    return modelled.fleet ? 1 : 0;
 }
 
 uint64_t draw(uint64_t below)
@@ -103,6 +121,9 @@ void is_new(struct session *s, const struct reply *r)
         s->named[i] = (struct past){.version = -1};
     forget_keyed(s);
     split_etag(r, s->incarnation, &s->version);
+    for (unsigned i = 0; modelled.fleet && i < FLEET_NODES; i++)
+        if (fleet_at(modelled.fleet, i) != modelled.away)
+            reply_free(session_get(fleet_at(modelled.fleet, i), s->id));
 }
 
 void is_gone(struct session *s)
@@ -175,10 +196,22 @@ void check_all(void)
 struct flight begin_turn(struct session *s, bool stream, const char *lines)
 {
     char body[320];
-    struct flight f = {.s = s, .seed = ++modelled.n_seeds, .max_tokens = draw(TOKENS_MAX)};
+    struct flight f = {.s = s,
+                       .client = modelled_client(),
+                       .seed = ++modelled.n_seeds,
+                       .max_tokens = draw(TOKENS_MAX)};
     history_body(body, s->id, f.seed, f.max_tokens, stream);
-    f.call = call_start(modelled_client(), "POST", "/v1/generate", lines, body, strlen(body));
+    f.call = call_start(f.client, "POST", "/v1/generate", lines, body, strlen(body));
     return f;
+}
+
+size_t begin_turns(struct flight *f, size_t most)
+{
+    size_t n = 0;
+    for (size_t i = draw(SESSIONS), k = 0; k < SESSIONS && n < most; k++, i++)
+        if (modelled.sessions[i % SESSIONS].exists)
+            f[n++] = begin_turn(&modelled.sessions[i % SESSIONS], draw(2), NULL);
+    return n;
 }
 
 /* It has happened; r: what the client has seen of it, or NULL. */
@@ -213,6 +246,8 @@ void turn_answered(const struct flight *f, const struct reply *r)
 /* The answer was lost: the version tells. */
 void resolve_turn(const struct flight *f)
 {
+    if (f->client)
+        until_free(f->client, f->s->id);
     until_free(modelled_client(), f->s->id);
     int64_t version = session_version(modelled_client(), f->s->id);
     if (version == f->s->version)
@@ -220,6 +255,15 @@ void resolve_turn(const struct flight *f)
     assert_int_equal(version, f->s->version + 1);
     happened(f, NULL);
     modelled.n_unseen++;
+}
+
+void resolve_lost(struct flight *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        f[i].client = NULL;
+        if (f[i].lost)
+            resolve_turn(&f[i]);
+    }
 }
 
 bool is_answer(const struct reply *r)
