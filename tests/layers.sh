@@ -58,7 +58,7 @@ inc='^ *# *include *'
     rule 'no sleeping' '(^|[^a-z_])(u|nano)?sleep\(' $(files engine include proto server tests)
     rule '-ffinite-math-only is banned' 'ffinite-math-only|ffast-math' Makefile
 }
-for f in $(files engine include proto server); do
+for f in $(files engine include proto server tests); do
     n=$(wc -l <"$f")
     [ "$n" -le 600 ] || echo "a file of more than 600 lines: $f: $n" >>"$bad"
 done
