@@ -22,11 +22,16 @@ struct wishes {
     size_t n_decode, n_prefill, prompt_rows;
 };
 
-static double stretch(const struct sl_batch *b, const struct wishes *w)
+/* How much longer the step may take. fit: rows of prefill that take as long as the decoding ones.
+ */
+static double stretch(const struct sl_batch *b, const struct wishes *w, double fit)
 {
-    if (w->n_prefill <= w->n_decode || w->prompt_rows > SL_BATCH_BURST_STEPS * b->max_rows)
-        return SL_BATCH_STRETCH;
-    return SL_BATCH_STRETCH * (double)w->n_prefill / (double)w->n_decode;
+    if (w->n_prefill <= w->n_decode)
+        return fmin(SL_BATCH_STRETCH, fmax(SL_BATCH_STRETCH_LEAST,
+                                           1 + (double)w->prompt_rows / SL_BATCH_SPREAD / fit));
+    double times = SL_BATCH_STRETCH * (double)w->n_prefill / (double)w->n_decode;
+    bool burst = w->prompt_rows <= SL_BATCH_BURST_STEPS * b->max_rows;
+    return burst ? times : fmin(times, SL_BATCH_STRETCH_MOST);
 }
 
 /* Numbers of rows that share a size are so close that their steps take about as long. */
@@ -61,11 +66,12 @@ static size_t prefill_budget(const struct sl_batch *b, size_t room, const struct
 {
     if (!w->n_decode)
         return room;
-    double more = stretch(b, w) - 1, decode_us = b->decode[size_of(w->n_decode)].us;
+    double decode_us = b->decode[size_of(w->n_decode)].us;
     double fit = BESIDE_UNMEASURED / (SL_BATCH_STRETCH - 1); /* into another step's time */
     if (decode_us > 0 && b->prefill_us > 0) /* no row of prefill costs more than one that decodes */
         fit = fmax(decode_us / b->prefill_us, (double)w->n_decode);
-    double rows = fmax(more * fit, fmax(BESIDE_LEAST, fmin(fit, SL_BATCH_BESIDE)));
+    double rows =
+        fmax((stretch(b, w, fit) - 1) * fit, fmax(BESIDE_LEAST, fmin(fit, SL_BATCH_BESIDE)));
     return rows > (double)room ? room : (size_t)rows;
 }
 

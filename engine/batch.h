@@ -5,21 +5,27 @@
  * in equal shares and what those leave over, starting at another turn each time, so that a long
  * prompt stalls nobody and nobody starves.
  *
- * Beside decoding rows prefill is limited, so that the step takes about SL_BATCH_STRETCH times as
- * long as without it, and beside a few of them twice as long for up to SL_BATCH_BESIDE rows. What a
+ * Beside decoding rows prefill is limited, so that the step takes about SL_BATCH_STRETCH_LEAST
+ * times as long as without it, up to SL_BATCH_STRETCH times where the prompts would take more than
+ * SL_BATCH_SPREAD steps then (a prompt read in few long steps makes the silences between tokens
+ * uneven, and its client no happier), and beside a few rows twice as long for up to SL_BATCH_BESIDE
+ * rows. Where more turns read than decode, it may take as many times longer as they are more, up to
+ * SL_BATCH_STRETCH_MOST: else a few that decode would keep all others from it. What a
  * step costs is measured as the server runs: where prompts leave no step to decoding alone, one is
  * taken from them every SL_BATCH_RENEW steps, and when as many decode as did not before. A burst is
- * let through at once: where more turns wait for their first token than decode, and their prompts
- * fit in SL_BATCH_BURST_STEPS steps, each decoding turn waits for its share of them, and as many
- * times longer. (Else whoever came first of the burst would slow all others down.) How the work is
- * cut changes no result (promise 2), only latencies. */
+ * let through at once: where the prompts of those that are more fit in SL_BATCH_BURST_STEPS steps,
+ * there is no SL_BATCH_STRETCH_MOST. How the work is cut changes no result (promise 2), only
+ * latencies. */
 #ifndef SLATE_ENGINE_BATCH_H
 #define SLATE_ENGINE_BATCH_H
 
 #include "slate/base.h"
 
+#define SL_BATCH_STRETCH_LEAST 1.3
 #define SL_BATCH_STRETCH 1.5
+#define SL_BATCH_STRETCH_MOST 2.5
 enum {
+    SL_BATCH_SPREAD = 6, /* steps */
     SL_BATCH_BURST_STEPS = 2,
     SL_BATCH_BESIDE = 8,
     SL_BATCH_RENEW = 64,

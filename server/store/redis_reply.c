@@ -1,8 +1,10 @@
 /* redis_reply.c: what Redis answered, taken apart and checked. Nothing of it is trusted to have the
  * type or the size that it should have. See redis.h. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "server/store/redis.h"
 
@@ -258,6 +260,29 @@ static void not_known(struct sl_rd_op *op)
 /* --- answers ------------------------------------------------------------------------------------
  */
 
+/* What came in its place is logged, but for what is the client's: of something that cannot be, no
+ * more will be seen later. */
+static void log_view(const struct sl_rd_op *op, const redisReply *r)
+{
+    char text[512];
+    size_t n = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < r->elements && n < sizeof text; i++) {
+        const redisReply *e = r->element[i];
+        size_t room = sizeof text - n;
+        int k;
+        if (!is_text(e))
+            k = snprintf(text + n, room, "(%d)%lld|", e ? e->type : -1, e ? e->integer : 0);
+        else if (i == META || i == LK)
+            k = snprintf(text + n, room, "%zu bytes|", e->len);
+        else
+            k = snprintf(text + n, room, "%.40s|", e->str);
+        n += (size_t)k;
+    }
+    sl_log(SL_LOG_ERROR, "Redis' answer is no head", SL_LS("tenant", op->tenant),
+           SL_LS("session", op->id), SL_LS("answer", text));
+}
+
 static void take_view(struct sl_rd_op *op, const redisReply *r, bool busy)
 {
     op->view = sl_calloc(1, sizeof *op->view);
@@ -266,6 +291,7 @@ static void take_view(struct sl_rd_op *op, const redisReply *r, bool busy)
     } else if (!sl_rd_view(r, op->tenant, op->id, op->view)) {
         sl_free(op->view);
         op->view = NULL;
+        log_view(op, r);
         sl_rd_strange(op, "a head");
     } else if (busy) {
         op->code = sl_fail_param(

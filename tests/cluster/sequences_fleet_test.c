@@ -235,10 +235,9 @@ static int64_t metadata_of(const struct session *s)
     return n;
 }
 
-/* By its lease, or (412) by the version that it was about: others have had a turn. */
 static bool is_refusal(const struct reply *r)
 {
-    return r->status == 409 || r->status == 412 || r->status == 503 || r->status == 504;
+    return r->status == 409 || r->status == 503 || r->status == 504;
 }
 
 /* A PATCH is done before or after what others do, or is refused and not done; or nobody

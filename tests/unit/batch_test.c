@@ -356,33 +356,62 @@ static void test_few_steps_are_without_prompts(void **state)
     assert_in_range(n_alone, SIZES, SIZES + STEPS / SL_BATCH_RENEW);
 }
 
-/* 32 clients that ask again as soon as they were answered: first tokens come soon, and the steps
- * that read prompts take hardly longer than the others. */
+/* Clients that ask again as soon as they were answered. How long each first token and each step
+ * took, after the first 500. */
+struct loop {
+    size_t n_first, n_late, n_steps, n_long; /* late: after 300 ms; long: 1.4 times */
+    double first_ms, end_ms;                 /* between which they are counted */
+    size_t n_tokens;
+};
+
+static void run_closed_loop(struct loop *ret, size_t prompt, size_t tokens)
+{
+    enum { CLIENTS = 32, STEPS = 3000, WARM = 500 };
+    struct machine m = {.n = 0};
+    *ret = (struct loop){0};
+    sl_batch_init(&m.b, STEP_ROWS);
+    for (size_t i = 0; i < CLIENTS; i++)
+        come(&m, prompt + i); /* that they do not stay in step */
+    for (int step = 0; step < STEPS; step++) {
+        double begin = m.now_ms;
+        if (step == WARM)
+            ret->first_ms = begin;
+        run_step(&m);
+        ret->n_steps += step >= WARM;
+        ret->n_long += step >= WARM && m.now_ms - begin > 1.4 * (10 + 0.4 * CLIENTS);
+        for (size_t i = 0; i < m.n; i++) {
+            ret->n_tokens += step >= WARM && m.turn[i].last_ms == m.now_ms;
+            if (m.turn[i].tokens < tokens + i)
+                continue;
+            ret->n_first++;
+            ret->n_late += m.turn[i].first_ms - m.turn[i].came_ms > 300;
+            m.turn[i].tokens = 0;
+            m.turn[i].came_ms = m.now_ms;
+            m.turn[i].prompt = m.turn[i].whole = prompt;
+        }
+    }
+    ret->end_ms = m.now_ms;
+}
+
+/* First tokens come soon, and the steps that read prompts take hardly longer than the others. */
 static void test_a_closed_loop_waits_for_no_first_token(void **state)
 {
     (void)state;
-    struct machine m = {.n = 0};
-    size_t n_first = 0, n_late = 0, n_steps = 0, n_long = 0;
-    sl_batch_init(&m.b, STEP_ROWS);
-    for (size_t i = 0; i < 32; i++)
-        come(&m, 22 + i); /* that they do not stay in step */
-    for (int step = 0; step < 3000; step++) {
-        double begin = m.now_ms;
-        run_step(&m);
-        n_steps += step >= 500;
-        n_long += step >= 500 && m.now_ms - begin > 1.6 * (10 + 0.4 * 32);
-        for (size_t i = 0; i < m.n; i++) {
-            if (m.turn[i].tokens < 48 + i)
-                continue;
-            n_first++;
-            n_late += m.turn[i].first_ms - m.turn[i].came_ms > 300;
-            m.turn[i].tokens = 0;
-            m.turn[i].came_ms = m.now_ms;
-            m.turn[i].prompt = m.turn[i].whole = 22;
-        }
-    }
-    assert_true(n_first > 1000 && n_late < n_first / 20);
-    assert_true(n_long < n_steps / 100);
+    struct loop l;
+    run_closed_loop(&l, 22, 48);
+    assert_true(l.n_first > 1000 && l.n_late < l.n_first / 20);
+    assert_true(l.n_long < l.n_steps / 100);
+}
+
+/* Prompts that are longer than what is generated: whoever generates does not keep the others from
+ * it, which would leave the machine with small steps. */
+static void test_long_prompts_are_not_kept_out(void **state)
+{
+    (void)state;
+    struct loop l;
+    run_closed_loop(&l, 200, 48);
+    double full = 200 * 0.6 / (48 + 15.5) + 0.4 + 10.0 / 32; /* ms a token, 32 at once */
+    assert_true((double)l.n_tokens * full >= 0.72 * (l.end_ms - l.first_ms));
 }
 
 int main(void)
@@ -402,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_sizes_are_told_apart),
         cmocka_unit_test(test_few_steps_are_without_prompts),
         cmocka_unit_test(test_a_closed_loop_waits_for_no_first_token),
+        cmocka_unit_test(test_long_prompts_are_not_kept_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
