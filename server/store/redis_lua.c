@@ -231,8 +231,8 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "return view(g)\n",
 
     /* node, call, Idempotency-Key, lease in ms, to remove it? Then HDEL first: it is allowed without
-     * memory, and then so is the rest. Fences follow the clock: what had one of an earlier session of
-     * this name, or of a copy of the store that is behind, has none of the later ones. */
+     * memory, and then so is the rest. Fences follow the clock, in µs: what had one of an earlier
+     * session of this name, or of a copy of the store that is behind, has none of the later ones. */
     [SL_LUA_TAKE] = BEGIN
     "local g=head(H)\n"
     "if not g or gone(g) then return {'none',ms} end\n"
@@ -243,7 +243,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " return v\n"
     "end\n"
     "local fen=g.fen\n"
-    "if g.lh~=holder then fen=string.format('%.0f',math.max(tonumber(g.fen)+1,ms)) end\n"
+    "if g.lh~=holder then fen=digits(math.max(tonumber(g.fen)+1,now*1000000+tonumber(time[2]))) end\n"
     "if ARGV[7]=='1' then call('HDEL',H,'lh') end\n"
     "call('HSET',H,'lh',holder,'lu',digits(ms+tonumber(ARGV[6])),'ll',ARGV[6],'lk',ARGV[5],'fen',fen)\n"
     "g.fen=fen\n"

@@ -118,10 +118,13 @@ static void wait_ready(struct serving *s, const char *path, int pause_ms)
 
 void serving_start(struct serving *s, const char *const *options)
 {
-    const char *args[ARGS_MAX + 1] = {"build/release/slate", "serve",       "--listen",
-                                      "127.0.0.1:0",         "--log-level", "error"};
+    static char program[512];
+    const char *args[ARGS_MAX + 1] = {program,       "serve",       "--listen",
+                                      "127.0.0.1:0", "--log-level", "error"};
+    const char *build = getenv("SLATE_BUILD");
     int out[2];
     char line[256] = "";
+    snprintf(program, sizeof program, "%s/slate", build ? build : "build/release");
     for (size_t n = 6; *options && n < ARGS_MAX; n++)
         args[n] = *options++;
     if (pipe2(out, O_CLOEXEC))
