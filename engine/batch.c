@@ -22,8 +22,7 @@ struct wishes {
     size_t n_decode, n_prefill, prompt_rows;
 };
 
-/* How much longer the step may take. fit: rows of prefill that take as long as the decoding ones.
- */
+/* How many times as long the step may take. fit: rows of prefill that take as long as decoding. */
 static double stretch(const struct sl_batch *b, const struct wishes *w, double fit)
 {
     if (w->n_prefill <= w->n_decode)

@@ -10,11 +10,11 @@
  * SL_BATCH_SPREAD steps then (a prompt read in few long steps makes the silences between tokens
  * uneven, and its client no happier), and beside a few rows twice as long for up to SL_BATCH_BESIDE
  * rows. Where more turns read than decode, it may take as many times longer as they are more, up to
- * SL_BATCH_STRETCH_MOST: else a few that decode would keep all others from it. What a
- * step costs is measured as the server runs: where prompts leave no step to decoding alone, one is
- * taken from them every SL_BATCH_RENEW steps, and when as many decode as did not before. A burst is
- * let through at once: where the prompts of those that are more fit in SL_BATCH_BURST_STEPS steps,
- * there is no SL_BATCH_STRETCH_MOST. How the work is cut changes no result (promise 2), only
+ * SL_BATCH_STRETCH_MOST: else a few that decode would keep all others from it. A burst is let
+ * through at once: where the prompts of those that are more fit in SL_BATCH_BURST_STEPS steps,
+ * there is no SL_BATCH_STRETCH_MOST. What a step costs is measured as the server runs: where
+ * prompts leave no step to decoding alone, one is taken from them every SL_BATCH_RENEW steps, and
+ * when as many decode as did not before. How the work is cut changes no result (promise 2), only
  * latencies. */
 #ifndef SLATE_ENGINE_BATCH_H
 #define SLATE_ENGINE_BATCH_H

@@ -20,7 +20,8 @@
     " for i,n in ipairs(N) do g[n]=v[i] or '' end\n"                                               \
     " return g\n"                                                                                  \
     "end\n"                                                                                        \
-    /* A lease that has longer to go than leases are given is of a clock that was set back. */      \
+    /* A lease that has longer to go than it was given for is of a clock that was set back. */      \
+    /* (One of an earlier version does not say: ten minutes are the most that there are.) */        \
     "local function held(g)\n"                                                                     \
     " local left=(tonumber(g.lu) or 0)-ms\n"                                                       \
     " return g.lh~='' and left>0 and left<=(tonumber(g.ll) or 600000)\n"                           \

@@ -23,6 +23,22 @@ static void set_lease_over(const struct sl_store_key *k)
     redis_do(&redis, "HSET slate1:{%s/%s} lu 1", k->tenant, k->id);
 }
 
+/* The key of a session with the fence of a lease that this server takes. */
+static struct sl_store_key taken_by(struct shop *st, const struct sl_store_key *k)
+{
+    struct sl_store_key held = *k;
+    held.fence = take(st, k, NULL).view.head.key.fence;
+    return held;
+}
+
+static void remove_held(struct shop *st, const struct sl_store_key *held)
+{
+    struct got g;
+    sl_store_remove(st->store, held, on_got, expect(st, &g));
+    shop_run(st);
+    assert_int_equal(g.code, SL_OK);
+}
+
 static void test_one_holder_at_a_time(void **state)
 {
     (void)state;
@@ -123,17 +139,13 @@ static void test_fences_are_of_one_lease_alone(void **state)
     struct shop *a = new_redis_shop(), *b = other_redis_shop();
     do_create(a, 0);
     shop_run(a);
-    struct sl_store_key k = shop_key(a, 0), late = k, held = k;
-    late.fence = take(a, &k, NULL).view.head.key.fence;
+    struct sl_store_key k = shop_key(a, 0), late = taken_by(a, &k);
     set_lease_over(&k);
-    held.fence = take(b, &k, NULL).view.head.key.fence;
-    struct got g;
-    sl_store_remove(b->store, &held, on_got, expect(b, &g));
-    shop_run(b);
-    assert_int_equal(g.code, SL_OK);
+    struct sl_store_key held = taken_by(b, &k);
+    remove_held(b, &held);
     do_create(a, 0);
     shop_run(a);
-    held.fence = take(b, &k, NULL).view.head.key.fence;
+    held = taken_by(b, &k);
     assert_true(held.fence > late.fence);
     assert_int_equal(renew(a, &late), SL_E_LEASE_LOST);
     assert_int_equal(release(a, &late), SL_OK);
@@ -170,16 +182,12 @@ static void test_nothing_comes_back(void **state)
 {
     (void)state;
     struct shop *a = new_redis_shop(), *b = other_redis_shop();
-    struct got g;
     do_create(a, 0);
     shop_run(a);
-    struct sl_store_key k = shop_key(a, 0), late = k, held = k;
-    late.fence = take(a, &k, NULL).view.head.key.fence;
+    struct sl_store_key k = shop_key(a, 0), late = taken_by(a, &k);
     set_lease_over(&k);
-    held.fence = take(b, &k, NULL).view.head.key.fence;
-    sl_store_remove(b->store, &held, on_got, expect(b, &g));
-    shop_run(b);
-    assert_int_equal(g.code, SL_OK);
+    const struct sl_store_key held = taken_by(b, &k);
+    remove_held(b, &held);
     put_late(a, &late, 0);
     put_late(a, &late, 1);
     assert_int_equal(look(b, &k).code, SL_E_SESSION_NOT_FOUND);
