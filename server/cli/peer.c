@@ -80,12 +80,28 @@ static enum sl_code find_program(char ret[PATH_BYTES], const char *build, const 
                    build, name, name);
 }
 
+static const char tunables[] = "GLIBC_TUNABLES";
+
+bool sl_peer_tune(void)
+{
+    return !getenv(tunables) && setenv(tunables, "glibc.malloc.hugetlb=1", 0) == 0;
+}
+
+void sl_peer_untune(bool tuned)
+{
+    if (tuned)
+        (void)unsetenv(tunables);
+}
+
 /* Ends when this program does. */
 static pid_t start(const char *const *args, int out)
 {
+    bool tuned = sl_peer_tune();
     pid_t pid = fork();
-    if (pid != 0)
+    if (pid != 0) {
+        sl_peer_untune(tuned);
         return pid;
+    }
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     int null = open("/dev/null", O_RDONLY);
     (void)dup2(null, STDIN_FILENO);

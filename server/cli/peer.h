@@ -3,8 +3,8 @@
  * It gets the same seeded weights: a shape's model as a GGUF file, brought to 8 or 4 bits by its
  * own llama-quantize (all matrices alike, as ours are), in a folder of its own below $TMPDIR (or
  * /tmp), which is gone at the end. llama-batched-bench measures; each measurement is a process of
- * its own, which loads the file into memory of its own (faster than a mapped one) and warms up
- * first. One thread. */
+ * its own, which loads the file into memory of its own, in huge pages where the system gives them
+ * to who asks (both faster than a mapped file), and warms up first. One thread. */
 #ifndef SLATE_SERVER_CLI_PEER_H
 #define SLATE_SERVER_CLI_PEER_H
 
@@ -18,6 +18,12 @@ SL_NODISCARD enum sl_code sl_peer_open(struct sl_peer **ret, const char *build,
                                        const struct sl_shape *s, const unsigned char *file,
                                        size_t n, size_t threads, struct sl_error *err);
 void sl_peer_close(struct sl_peer *p); /* NULL is fine */
+
+/* Around the start of a program of the peer's: it is to ask for huge pages, as we do. (glibc does
+ * it for a program that does not; what GLIBC_TUNABLES says already stays.) The second takes what
+ * the first gave. */
+bool sl_peer_tune(void);
+void sl_peer_untune(bool tuned);
 
 /* What it calls weights of a type of ours ("bf16" …), where it has one of as many bits. */
 const char *sl_peer_type(const char *weights);

@@ -8,12 +8,14 @@
  *              [--peer-llama BUILD [--peer-model FILE.gguf] [--peer-options "…"]]
  *              [--format table|csv|json]
  *
- * What is done to them, `steady`, `burst`, `neighbour` and `idle`, is in works.h.
+ * What is done to them, `steady`, `burst`, `neighbour` and `idle`, is in works.h. The bound of
+ * `steady` is what the engine gives with the same mix of tokens and nothing around it (direct.h),
+ * here in this process.
  *
  * Servers are all running, one is measured at a time in turn, so that a machine whose speed drifts
  * is the same for all; printed are medians over rounds and the ratio of each round (Slate over
- * llama.cpp). With a peer both load the same file, unless --peer-model names another of the same
- * weights.
+ * llama.cpp; in CSV and JSON as a server of the name "ratio"). With a peer both load the same file,
+ * unless --peer-model names another of the same weights.
  *
  * --shape: a seeded model of a shape of `slate bench` as GGUF in F16 (build/http-bench/), which the
  * peer's llama-quantize brings to another type (--type Q8_0, Q4_0, Q4_K, Q6_K; all matrices alike).
@@ -27,6 +29,7 @@
 
 #include "engine/base/mem.h"
 #include "server/cli/shape_gguf.h"
+#include "tests/support/direct.h"
 #include "tests/support/serving.h"
 #include "tests/support/works.h"
 
@@ -65,6 +68,8 @@ static const struct {
     double scale;       /* from seconds or units */
 } values[WORK_VALUES] = {
     [WORK_RATE] = {"tokens_per_s", "tokens/s", 1},
+    [WORK_ENGINE] = {"engine_tokens_per_s", "engine alone", 1},
+    [WORK_OF_ENGINE] = {"share_of_engine", "of engine's", 1},
     [WORK_FIRST_50] = {"first_token_p50_ms", "first p50", 1e3},
     [WORK_FIRST_99] = {"first_token_p99_ms", "first p99", 1e3},
     [WORK_GAP_50] = {"between_tokens_p50_ms", "between p50", 1e3},
@@ -119,30 +124,37 @@ static void print_table(const struct row *rows, size_t n)
 }
 
 /* One value a line, or an object. */
-static void print_values(const struct row *rows, size_t n, bool json)
+static void print_value(const struct row *r, const char *server, enum work_value v,
+                        const struct series *s, double scale)
 {
-    bool any = false;
-    fputs(json ? "[" : "work,clients,server,value,median,lowest,highest\n", stdout);
+    const bool json = opt.format == JSON;
+    static bool any;
+    if (json)
+        fputs(any ? ",\n " : "[", stdout);
+    any = true;
+    printf(json ? "{\"work\":\"%s\",\"clients\":%zu,\"server\":\"%s\",\"value\":\"%s\","
+                : "%s,%zu,%s,%s,",
+           r->work, r->clients, server, values[v].name);
+    printf(json ? "\"median\":%.6g,\"lowest\":%.6g,\"highest\":%.6g}" : "%.6g,%.6g,%.6g\n",
+           scale * series_median(s), scale * series_quantile(s, 0), scale * series_quantile(s, 1));
+}
+
+static void print_values(const struct row *rows, size_t n)
+{
+    if (opt.format == CSV)
+        puts("work,clients,server,value,median,lowest,highest");
     for (size_t i = 0; i < n; i++)
-        for (size_t t = 0; t < n_targets; t++)
-            for (enum work_value v = 0; v < WORK_VALUES; v++) {
-                const struct series *s = &rows[i].cell[t][v];
-                if (!s->n)
-                    continue;
-                const char *form =
-                    json ? "%s{\"work\":\"%s\",\"clients\":%zu,\"server\":\"%s\",\"value\":\"%s\","
-                           "\"median\":%.6g,\"lowest\":%.6g,\"highest\":%.6g}"
-                         : "%s%s,%zu,%s,%s,%.6g,%.6g,%.6g\n";
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-                printf(form, json && any ? ",\n " : "", rows[i].work, rows[i].clients,
-                       targets[t].name, values[v].name, values[v].scale * series_median(s),
-                       values[v].scale * series_quantile(s, 0),
-                       values[v].scale * series_quantile(s, 1));
-#pragma GCC diagnostic pop
-                any = true;
+        for (enum work_value v = 0; v < WORK_VALUES; v++) {
+            for (size_t t = 0; t < n_targets; t++)
+                if (rows[i].cell[t][v].n)
+                    print_value(&rows[i], targets[t].name, v, &rows[i].cell[t][v], values[v].scale);
+            if (rows[i].cell[0][v].n && has_peer(&rows[i], v)) {
+                struct series q = ratio(&rows[i], v);
+                print_value(&rows[i], "ratio", v, &q, 1);
             }
-    fputs(json ? "]\n" : "", stdout);
+        }
+    if (opt.format == JSON)
+        puts("]");
 }
 
 /* --- the command -------------------------------------------------------------------------------*/
@@ -333,13 +345,20 @@ static void make_model(void)
     opt.model = path;
 }
 
+/* Of all works. */
+static size_t most_clients(void)
+{
+    size_t most = 2;
+    for (size_t i = 0; i < opt.n_clients; i++)
+        most = opt.clients[i] > most ? opt.clients[i] : most;
+    return most;
+}
+
 static void start_peer(void)
 {
     static char slots[24], room[24];
     const char *o[32] = {"-np", slots, "-c", room};
-    size_t most = 2, n = 4;
-    for (size_t i = 0; i < opt.n_clients; i++)
-        most = opt.clients[i] > most ? opt.clients[i] : most;
+    size_t most = most_clients(), n = 4;
     snprintf(slots, sizeof slots, "%zu", most);
     snprintf(room, sizeof room, "%zu", most * 8192);
     n += word(o + n, "-m", opt.peer_model ? opt.peer_model : opt.model);
@@ -352,11 +371,32 @@ static void start_peer(void)
     free(text);
 }
 
+/* One round of all works with all servers. */
+static void measure(struct row *rows, struct direct *engine, const char *const *options)
+{
+    struct row *beside = &rows[2 * opt.n_clients], *quiet = beside + 1;
+    for (size_t i = 0; i < opt.n_clients; i++) {
+        struct series *cell = rows[i].cell[0];
+        for (size_t t = 0; t < n_targets; t++)
+            work_steady(&opt.works, &targets[t].s, rows[i].clients, rows[i].cell[t]);
+        direct_steady(&opt.works, engine, rows[i].clients, cell);
+        const struct series *rate = &cell[WORK_RATE], *bound = &cell[WORK_ENGINE];
+        series_add(&cell[WORK_OF_ENGINE], rate->value[rate->n - 1] / bound->value[bound->n - 1]);
+    }
+    for (size_t i = opt.n_clients; i < 2 * opt.n_clients; i++)
+        for (size_t t = 0; t < n_targets; t++)
+            work_burst(&opt.works, &targets[t].s, rows[i].clients, rows[i].cell[t]);
+    for (size_t t = 0; t < n_targets; t++)
+        work_neighbour(&opt.works, &targets[t].s, beside->cell[t]);
+    work_idle(options, quiet->cell[0]);
+}
+
 int main(int argc, char **argv)
 {
     static struct row rows[2 * COUNTS_MAX + 2];
     const char *o[16] = {"--store=memory"};
     size_t n_rows = 0, n = 1;
+    struct direct engine;
     curl_global_init(CURL_GLOBAL_DEFAULT);
     read_options(argc, argv);
     if (opt.shape)
@@ -369,27 +409,28 @@ int main(int argc, char **argv)
     serving_start(&targets[n_targets++].s, o);
     if (opt.peer)
         start_peer();
+    direct_open(&engine,
+                &(struct sl_config){.model = opt.model,
+                                    .tokenizer = opt.tokenizer,
+                                    .weights = opt.weights,
+                                    .threads = number(opt.threads, SL_MAX_THREADS),
+                                    .begin_token = "none"},
+                most_clients());
     for (size_t i = 0; i < opt.n_clients; i++)
         rows[n_rows++] = (struct row){.work = "steady", .clients = opt.clients[i]};
     for (size_t i = 0; i < opt.n_clients; i++)
         rows[n_rows++] = (struct row){.work = "burst", .clients = opt.clients[i]};
-    struct row *beside = &rows[n_rows++], *quiet = &rows[n_rows++];
-    *beside = (struct row){.work = "neighbour", .clients = 1};
-    *quiet = (struct row){.work = "idle", .clients = WORK_IDLE};
-    for (size_t r = 0; r < opt.rounds; r++) {
-        for (size_t i = 0; i < 2 * opt.n_clients; i++)
-            for (size_t t = 0; t < n_targets; t++)
-                (i < opt.n_clients ? work_steady : work_burst)(&opt.works, &targets[t].s,
-                                                               rows[i].clients, rows[i].cell[t]);
-        for (size_t t = 0; t < n_targets; t++)
-            work_neighbour(&opt.works, &targets[t].s, beside->cell[t]);
-        work_idle(o, quiet->cell[0]);
-    }
+    rows[n_rows++] = (struct row){.work = "neighbour", .clients = 1};
+    rows[n_rows++] = (struct row){.work = "idle", .clients = WORK_IDLE};
+    (void)work_settle(&targets[0].s);
+    for (size_t r = 0; r < opt.rounds; r++)
+        measure(rows, &engine, o);
+    direct_close(&engine);
     for (size_t t = 0; t < n_targets; t++)
         serving_end(&targets[t].s, SIGTERM);
     if (opt.format == TABLE)
         print_table(rows, n_rows);
     else
-        print_values(rows, n_rows, opt.format == JSON);
+        print_values(rows, n_rows);
     return opt.shape && system("rm -rf " FOLDER) ? 1 : 0;
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "server/cli/limits.h"
+#include "server/cli/peer.h"
 
 enum { ARGS_MAX = 32, AT_ONCE_MAX = 64 };
 
@@ -155,15 +156,17 @@ void serving_find_llama(char program[512], const char *build, const char *name)
 void serving_start_llama(struct serving *s, const char *build, const char *const *options)
 {
     char program[512], port[16];
-    const char *args[ARGS_MAX + 1] = {program, "--host", "127.0.0.1", "--port", port};
+    const char *args[ARGS_MAX + 1] = {program, "--host", "127.0.0.1", "--port", port, "--no-mmap"};
     serving_find_llama(program, build, "llama-server");
     snprintf(port, sizeof port, "%u", serving_free_port());
     snprintf(s->base, sizeof s->base, "http://127.0.0.1:%s", port);
-    for (size_t n = 5; *options && n < ARGS_MAX; n++)
+    for (size_t n = 6; *options && n < ARGS_MAX; n++)
         args[n] = *options++;
     double begin = bench_now();
     s->closes = true;
+    bool tuned = sl_peer_tune();
     s->pid = serving_child(program, args, -1);
+    sl_peer_untune(tuned);
     wait_ready(s, "/health", 20);
     s->ready_s = bench_now() - begin;
 }

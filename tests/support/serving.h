@@ -37,7 +37,8 @@ unsigned serving_free_port(void); /* one that was free a moment ago */
 void serving_start(struct serving *s, const char *const *options);
 /* A program of llama.cpp's. build: the folder of a build, or of its programs. */
 void serving_find_llama(char program[512], const char *build, const char *name);
-/* Its server on a free port with these options besides, ready at /health. */
+/* Its server on a free port with these options besides, ready at /health; its weights in memory of
+ * its own, as peer.h has it. */
 void serving_start_llama(struct serving *s, const char *build, const char *const *options);
 void serving_end(struct serving *s, int signal); /* SIGTERM or SIGKILL, and waits */
 

@@ -11,12 +11,19 @@
 
 enum { BODY_MAX = 64 * 1024 };
 
+void works_prompt(struct works *w, uint32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (uint32_t)(1 + sl_random_next(&w->seed) % (w->vocabulary - 1));
+}
+
 static void body(struct works *w, char *out, size_t n_prompt, size_t n_tokens)
 {
+    static uint32_t ids[WORK_LONG_PROMPT];
     size_t n = (size_t)sprintf(out, "{\"prompt\":[");
+    works_prompt(w, ids, n_prompt);
     for (size_t i = 0; i < n_prompt; i++)
-        n += (size_t)sprintf(out + n, "%s%" PRIu64, i ? "," : "",
-                             1 + sl_random_next(&w->seed) % (w->vocabulary - 1));
+        n += (size_t)sprintf(out + n, "%s%" PRIu32, i ? "," : "", ids[i]);
     sprintf(out + n,
             "],\"max_tokens\":%zu,\"ignore_eos\":true,\"temperature\":1,\"seed\":%" PRIu64
             ",\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
@@ -209,18 +216,19 @@ static void make_idle(void *arg, size_t i, char path[160], char text[512])
     snprintf(text, 512, "{\"id\":\"%s%zu\",\"prompt\":[1,2,3,4,5,6,7,8]}", (const char *)arg, i);
 }
 
-/* Once it grows no more while the server answers: a large slab becomes resident behind its start.
- */
-static double resident_at_rest(struct serving *s)
+/* One look may find it between two pieces. */
+double work_settle(struct serving *s)
 {
+    enum { SETTLED = 8 };
     struct answer a;
-    double last, now = resident(s->pid);
-    do {
-        last = now;
-        for (int i = 0; i < 2000; i++)
+    double now = resident(s->pid);
+    for (size_t same = 0; same < SETTLED;) {
+        const double last = now;
+        for (size_t i = 0; i < 500; i++)
             serving_must(s, &a, "/livez", NULL);
         now = resident(s->pid);
-    } while (now > last);
+        same = now > last ? 0 : same + 1;
+    }
     return now;
 }
 
@@ -232,7 +240,7 @@ void work_idle(const char *const *options, struct series *cell)
     serving_start(&s, options);
     struct serving_load l = {.n = 64, .at_once = 32, .make = make_idle, .arg = warm};
     serving_run(&s, &l); /* what is made once only */
-    double before = resident_at_rest(&s);
+    double before = work_settle(&s);
     l.arg = many;
     l.n = WORK_IDLE;
     serving_run(&s, &l);

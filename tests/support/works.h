@@ -23,9 +23,13 @@
 
 enum { WORK_CLIENTS_MAX = 1024, WORK_LONG_PROMPT = 2000, WORK_IDLE = 256 };
 
-/* What is measured: tokens a second; the rest in seconds, ABOVE as a share. */
+/* What is measured: RATE and ENGINE tokens a second, OF_ENGINE and ABOVE shares, the rest in
+ * seconds. ENGINE: of the same mix by the engine alone (direct.h); OF_ENGINE: the server's rate
+ * over it. */
 enum work_value {
     WORK_RATE,
+    WORK_ENGINE,
+    WORK_OF_ENGINE,
     WORK_FIRST_50,
     WORK_FIRST_99,
     WORK_GAP_50,
@@ -46,11 +50,18 @@ struct works {
     uint64_t seed;         /* goes on from request to request */
 };
 
+/* The ids of one. */
+void works_prompt(struct works *w, uint32_t *ids, size_t n);
+
 /* One round of each: its values are added to cell, which has WORK_VALUES. */
 void work_steady(struct works *w, const struct serving *server, size_t clients,
                  struct series *cell);
 void work_burst(struct works *w, const struct serving *server, size_t clients, struct series *cell);
 void work_neighbour(struct works *w, const struct serving *server, struct series *cell);
+
+/* Until Slate's memory grows no more while it answers: a large slab becomes resident behind its
+ * start, and takes of the processors meanwhile. Its bytes. */
+double work_settle(struct serving *server);
 
 /* On a server of its own with these options, WORK_IDLE sessions. Slate alone: a session of
  * llama.cpp is a slot, and slots are given at the start. So is Slate's slab of states, which is
