@@ -169,6 +169,27 @@ static void test_gone_frees_its_place(void **state)
     gen_done(&g);
 }
 
+/* A session at rest has one slot; in a turn three times its state, and not more. */
+static void test_slots_of_a_turn(void **state)
+{
+    (void)state;
+    enum { N = 3 };
+    struct call *k[N];
+    start((const char *const[]){"--max-tokens-limit=1000000", NULL});
+    struct client *c = a.client;
+    for (int i = 0; i < N; i++)
+        reply_free(expect(post(c, "/v1/sessions", "{'id':'s%d','prompt':'a'}", i), 201));
+    until_metric(c, "slate_slots_used", N);
+    for (int i = 0; i < N; i++) {
+        k[i] = generate_start(c, "'session':'s%d','prompt':'b'," ENDLESS ",'stream':true", i);
+        call_until_events(k[i], 20);
+    }
+    assert_true(metric(c, "slate_slots_used") == 3 * N);
+    for (int i = 0; i < N; i++)
+        call_abort(k[i]);
+    until_metric(c, "slate_slots_used", N);
+}
+
 /* While its prompt is read, whole or as a stream. */
 static void test_gone_in_prefill(void **state)
 {
@@ -526,6 +547,7 @@ int main(void)
         cmocka_unit_test_teardown(test_same_as_alone_with_few_places, stop),
         cmocka_unit_test_teardown(test_same_on_every_server, stop),
         cmocka_unit_test_teardown(test_gone_frees_its_place, stop),
+        cmocka_unit_test_teardown(test_slots_of_a_turn, stop),
         cmocka_unit_test_teardown(test_gone_in_prefill, stop),
         cmocka_unit_test_teardown(test_gone_while_a_session_is_made, stop),
         cmocka_unit_test_teardown(test_max_waiting, stop),
