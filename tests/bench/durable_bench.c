@@ -3,8 +3,10 @@
  * each (redis), there with every turn of a session on the other one of two servers, which loads it
  * first (moves; they share the cores), and without a store (memory).
  *
- *   durable_bench [rounds] [seconds] [slate serve options …]     (default: 5 rounds of 2 seconds)
+ *   durable_bench [rounds] [seconds] [--shape NAME] [slate serve options …]
  *
+ * Rounds and seconds of each are 5 and 2 where nothing is said; the model is the embedded one, or a
+ * seeded one of a shape of `slate bench`.
  * One server per mode, all of them running, one measured at a time in turn (turn, drain, memory,
  * turn …), so that a machine whose speed drifts is the same for all. A client has one connection
  * and one session and asks again as soon as it was answered: 8 tokens read, 8 generated. Printed
@@ -23,7 +25,9 @@
 #include "server/cli/limits.h"
 #include "tests/support/process.h"
 #include "tests/support/serving.h"
+#include "tests/support/shaped.h"
 
+#define FOLDER "build/durable-bench"
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 enum { CLIENTS_MAX = 32, SERVERS_MAX = 2, OPTIONS_MAX = 24 };
@@ -34,8 +38,8 @@ static const struct mode {
     const char *durability;
     size_t n_servers;
     bool redis;
-} modes[] = {{"turn", "dir:build/durable-bench/turn", "turn", 1, false},
-             {"drain", "dir:build/durable-bench/drain", "drain", 1, false},
+} modes[] = {{"turn", "dir:" FOLDER "/turn", "turn", 1, false},
+             {"drain", "dir:" FOLDER "/drain", "drain", 1, false},
              {"redis", "0", "turn", 1, true},
              {"moves", "1", "turn", 2, true},
              {"memory", "memory", "turn", 1, false}};
@@ -52,7 +56,8 @@ static size_t drop(void *data, size_t size, size_t n, void *arg)
     return size * n;
 }
 
-static void start(struct servers *v, const struct mode *m, unsigned redis, int argc, char **argv)
+/* argv: options besides, up to a NULL. */
+static void start(struct servers *v, const struct mode *m, unsigned redis, const char *const *argv)
 {
     char store[64], threads[24];
     const char *options[OPTIONS_MAX + 1] = {"--store",     store,       "--durability",
@@ -63,8 +68,8 @@ static void start(struct servers *v, const struct mode *m, unsigned redis, int a
         snprintf(store, sizeof store, "redis://127.0.0.1:%u/%s", redis, m->store);
     else
         snprintf(store, sizeof store, "%s", m->store);
-    for (int i = 0; i < argc && n < OPTIONS_MAX; i++)
-        options[n++] = argv[i];
+    while (*argv && n < OPTIONS_MAX)
+        options[n++] = *argv++;
     for (v->n = 0; v->n < m->n_servers; v->n++)
         serving_start(&v->s[v->n], options);
 }
@@ -155,18 +160,38 @@ static void measure(const struct servers *s, size_t n, size_t rounds, double sec
                series_quantile(&ratio[i], 1), series_median(&cost[i]));
 }
 
+/* The command line's, up to a NULL, with a shape's model in the place of its name. */
+static void read_options(const char **ret, int argc, char **argv)
+{
+    static struct shaped made;
+    size_t n = 0;
+    int i = 3;
+    if (i + 1 < argc && strcmp(argv[i], "--shape") == 0) {
+        shaped_write(&made, FOLDER, argv[i + 1]);
+        ret[n++] = "--model";
+        ret[n++] = made.model;
+        ret[n++] = "--tokenizer";
+        ret[n++] = made.tokenizer;
+        i += 2;
+    }
+    for (; i < argc && n < OPTIONS_MAX; i++)
+        ret[n++] = argv[i];
+}
+
 int main(int argc, char **argv)
 {
+    const char *options[OPTIONS_MAX + 1] = {NULL};
     size_t rounds = argc > 1 ? strtoul(argv[1], NULL, 10) : 5;
     double seconds = argc > 2 ? strtod(argv[2], NULL) : 2;
     struct servers s[COUNT(modes)];
     curl_global_init(CURL_GLOBAL_DEFAULT);
-    if (system("rm -rf build/durable-bench && mkdir -p build/durable-bench"))
-        serving_die("build/durable-bench cannot be made");
+    if (system("rm -rf " FOLDER " && mkdir -p " FOLDER))
+        serving_die(FOLDER " cannot be made");
+    read_options(options, argc, argv);
     unsigned port;
-    pid_t redis = serving_redis("build/durable-bench", &port);
+    pid_t redis = serving_redis(FOLDER, &port);
     for (size_t i = 0; i < COUNT(modes); i++) {
-        start(&s[i], &modes[i], port, argc > 3 ? argc - 3 : 0, argv + 3);
+        start(&s[i], &modes[i], port, options);
         for (size_t k = 0; k < CLIENTS_MAX; k++) {
             char body[64];
             struct answer a;
@@ -183,5 +208,5 @@ int main(int argc, char **argv)
             serving_end(&s[i].s[k], SIGTERM);
     kill(redis, SIGTERM);
     waitpid(redis, NULL, 0);
-    return system("rm -rf build/durable-bench") ? 1 : 0;
+    return system("rm -rf " FOLDER) ? 1 : 0;
 }

@@ -27,13 +27,12 @@
 #include <string.h>
 #include <sys/wait.h>
 
-#include "engine/base/mem.h"
-#include "server/cli/shape_gguf.h"
 #include "tests/support/direct.h"
 #include "tests/support/serving.h"
+#include "tests/support/shaped.h"
 #include "tests/support/works.h"
 
-enum { COUNTS_MAX = 8, TARGETS = 2, PATH_BYTES = 64, BYTES = 256 /* values of one */ };
+enum { COUNTS_MAX = 8, TARGETS = 2, PATH_BYTES = 64 };
 
 #define FOLDER "build/http-bench"
 
@@ -302,46 +301,21 @@ static void quantise(const char *from, const char *to)
         serving_die("llama-quantize failed (does it know the --type?)");
 }
 
-/* The file's own texts, but for the single bytes that a vocabulary here has to have. The peer's has
- * them not: it ends a stream at bytes that are no UTF-8, which such a model may say. */
-static void write_vocabulary(const char *path, size_t n)
-{
-    FILE *f = fopen(path, "w");
-    for (size_t i = 1; f && i < n; i++)
-        if (i <= BYTES)
-            fprintf(f, "%zu b'\\x%02zx' 1\n", i, i - 1);
-        else
-            fprintf(f, "%zu 't%zu' %d\n", i, i, snprintf(NULL, 0, "t%zu", i));
-    if (!f || fclose(f))
-        serving_die(FOLDER ": no vocabulary could be written");
-}
-
 /* --shape: what --model and --tokenizer would name. */
 static void make_model(void)
 {
+    static struct shaped made;
     static char path[PATH_BYTES];
-    static const char f16[] = FOLDER "/F16.gguf", vocabulary[] = FOLDER "/vocabulary.txt";
-    const struct sl_shape *s = sl_shape_find(opt.shape);
-    struct sl_error err;
-    unsigned char *file;
-    size_t n;
-    if (!s)
-        usage();
-    if (s->vocab_size <= 1 + BYTES)
-        serving_die("--shape: its vocabulary has no room for all single bytes");
     if (system("rm -rf " FOLDER " && mkdir -p " FOLDER))
         serving_die(FOLDER " cannot be made");
-    if (sl_shape_file(s, &file, &n, &err) || sl_shape_gguf(s, file, n, f16, &err))
-        serving_die(err.message);
-    sl_free(file);
-    write_vocabulary(vocabulary, s->vocab_size);
-    opt.tokenizer = vocabulary;
-    opt.model = f16;
-    opt.works.vocabulary = s->vocab_size;
+    shaped_write(&made, FOLDER, opt.shape);
+    opt.tokenizer = made.tokenizer;
+    opt.model = made.model;
+    opt.works.vocabulary = made.vocabulary;
     if (!opt.type || !strcmp(opt.type, "F16"))
         return;
     snprintf(path, sizeof path, FOLDER "/%.32s.gguf", opt.type);
-    quantise(f16, path);
+    quantise(made.model, path);
     opt.model = path;
 }
 
