@@ -96,6 +96,8 @@ static enum sl_code decode(void *arg, const struct sl_store_record *r, struct sl
 {
     struct load *l = arg;
     enum sl_code c = sl_decode_record(&l->d, r);
+    if (!c)
+        c = sl_decoded_stays(&l->d);
     if (c)
         *err = l->d.err;
     return c;

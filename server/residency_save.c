@@ -88,20 +88,25 @@ static void on_encoded(uv_work_t *work, int status)
     encode_ends(work->data);
 }
 
-char *sl_continuation_text(const uint32_t *pending, size_t n_pending,
-                           const struct sl_penalty_ring *ring)
+char *sl_continuation_json(const struct sl_continuation *c)
 {
     size_t n;
     struct sl_buf b;
-    struct sl_continuation c = {.pending = pending, .n_pending = n_pending};
-    if (ring)
-        c.ring = *ring;
     sl_buf_init(&b, CONTINUATION_BYTES_MAX);
-    sl_continuation_write(&b, &c);
+    sl_continuation_write(&b, c);
     sl_buf_putc(&b, '\0');
     char *text = sl_buf_code(&b, NULL) ? NULL : sl_buf_take(&b, &n);
     sl_buf_done(&b);
     return text;
+}
+
+char *sl_continuation_text(const uint32_t *pending, size_t n_pending,
+                           const struct sl_penalty_ring *ring)
+{
+    struct sl_continuation c = {.pending = pending, .n_pending = n_pending};
+    if (ring)
+        c.ring = *ring;
+    return sl_continuation_json(&c);
 }
 
 static char *continuation_text(const struct sl_session *s)

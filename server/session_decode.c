@@ -243,3 +243,24 @@ enum sl_code sl_decode_record(struct sl_decoded *l, const struct sl_store_record
     l->made = !c;
     return c ? c : copy_answers(l, r);
 }
+
+enum sl_code sl_decoded_stays(struct sl_decoded *l)
+{
+    struct sl_continuation c = {.pool = SL_POOL_INIT};
+    if (!l->paused || l->n_pending == l->n_rest)
+        return SL_OK;
+    enum sl_code code = sl_continuation_read(&c, l->paused, l->n_paused,
+                                             sl_model_info(l->opt->model)->vocab_size, &l->err);
+    if (code)
+        return code;
+    c.pending = l->pending;
+    c.n_pending = l->n_pending;
+    char *text = sl_continuation_json(&c);
+    sl_continuation_done(&c);
+    if (!text)
+        return sl_fail(&l->err, SL_E_NO_MEMORY, "no memory for a paused turn");
+    sl_free(l->paused);
+    l->paused = text;
+    l->n_paused = strlen(text);
+    return SL_OK;
+}

@@ -64,7 +64,8 @@ struct sl_session {
     size_t n_pending;             /* 0: the session is empty; else usually 1 (continuation.h) */
     size_t n_reread;              /* the first so many of them: of turns that had read them */
     struct sl_penalty_ring *ring; /* NULL: empty */
-    char *paused;                 /* JSON of the continuation while a turn is paused, or NULL */
+    char *paused;                 /* JSON of the continuation while a turn is paused, `pending`
+                                     among it; or NULL */
     size_t n_paused;
     struct sl_transcript transcript; /* with keep_transcript */
     struct sl_answer *answers;       /* oldest first; NULL: none */

@@ -171,6 +171,9 @@ void sl_decoded_init(struct sl_decoded *l, const struct sl_sessions *ss,
                      const struct sl_session *s);
 /* Any thread. Errors in l->err: SNAPSHOT_*, STORE_CORRUPT, NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_decode_record(struct sl_decoded *l, const struct sl_store_record *r);
+/* Of what was decoded to be the session, where all of `pending` stays that until its next turn:
+ * what goes by its paused turn's text (its next snapshot, a fork) finds all of it there, too. */
+SL_NODISCARD enum sl_code sl_decoded_stays(struct sl_decoded *l);
 void sl_decoded_done(struct sl_decoded *l); /* but for `state` */
 
 bool sl_session_is_quiet_now(const struct sl_session *s);
@@ -202,7 +205,9 @@ void sl_op_begin_past(struct sl_op *op);
 /* session_fork.c: op->from is not needed any more. */
 void sl_op_release_source(struct sl_op *op);
 
-/* residency_save.c: what is pending as JSON; NULL: no memory. sl_free() */
+/* residency_save.c: JSON; of what is pending, where no turn is paused. NULL: no memory. sl_free()
+ */
+char *sl_continuation_json(const struct sl_continuation *c);
 char *sl_continuation_text(const uint32_t *pending, size_t n_pending,
                            const struct sl_penalty_ring *ring);
 

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@
 #include "tests/support/serving.h"
 #include "tests/support/tree.h"
 
-enum { DEADLINE_S = 60, OPTION_MAX = 128 };
+enum { DEADLINE_S = 60, OPTION_MAX = 128, LISTEN = 1 /* the option that says where */ };
 
 struct inside inside;
 
@@ -71,15 +72,21 @@ static void read_all(int fd, const char *method, const char *path)
     }
 }
 
-bool talk_bytes(const char *method, const char *path, const char *lines, const void *body, size_t n)
+static void forget_reply(void)
 {
-    static char request[INSIDE_BODY_MAX + 1024];
     inside.n_reply = 0;
     inside.status = 0;
     inside.reply[0] = '\0';
+}
+
+/* Opens a connection and sends; -1: there is none. */
+static int send_bytes(const char *method, const char *path, const char *lines, const void *body,
+                      size_t n)
+{
+    static char request[INSIDE_BODY_MAX + 1024];
     int fd = open_socket();
     if (fd < 0)
-        return false;
+        return -1;
     int head = snprintf(request, sizeof request,
                         "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                         "%sContent-Length: %zu\r\n\r\n",
@@ -94,12 +101,38 @@ bool talk_bytes(const char *method, const char *path, const char *lines, const v
             break;
         sent += k;
     }
+    return fd;
+}
+
+/* Reads to the end of the connection. */
+static bool take_reply(int fd, const char *method, const char *path)
+{
+    forget_reply();
     read_all(fd, method, path); /* it may have answered before all was sent */
     inside.reply[inside.n_reply] = '\0';
     close(fd);
     if (sscanf(inside.reply, "HTTP/1.1 %d", &inside.status) != 1)
         inside.status = 0;
     return inside.n_reply > 0;
+}
+
+bool talk_bytes(const char *method, const char *path, const char *lines, const void *body, size_t n)
+{
+    int fd = send_bytes(method, path, lines, body, n);
+    forget_reply();
+    return fd >= 0 && take_reply(fd, method, path);
+}
+
+int talk_begin(const char *method, const char *path, const char *body)
+{
+    int fd = send_bytes(method, path, NULL, body, strlen(body));
+    assert_true(fd >= 0);
+    return fd;
+}
+
+bool talk_end(int fd)
+{
+    return take_reply(fd, "what was sent", "before");
 }
 
 bool talk(const char *method, const char *path, const char *body)
@@ -161,28 +194,13 @@ static void *serve(void *arg)
     return NULL;
 }
 
-int inside_start(const char *store, bool tcp, const char *const *options)
+/* With the options that there are, on a port of its own. */
+static int start(void)
 {
-    char number[16];
-    /* In memory, where there is such a folder: no disk is waited for. */
-    snprintf(inside.folder, sizeof inside.folder, "%s/slate-test-XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    if (!mkdtemp(inside.folder))
-        return -1;
-    n_args = 0;
-    port = tcp ? serving_free_port() : 0;
-    add("serve%s%s", "", "");
-    snprintf(number, sizeof number, "%u", port);
-    if (tcp)
-        add("--listen=127.0.0.1:%s%s", number, "");
-    else
-        add("--listen=unix:%s%s", inside.folder, "/socket");
-    if (!strcmp(store, "dir"))
-        add("--store=dir:%s%s", inside.folder, "/store");
-    else
-        add("--store=%s%s", store, "");
-    for (; *options; options++)
-        add("%s%s", *options, "");
+    if (port) {
+        port = serving_free_port(); /* its last one may be somebody's by now */
+        snprintf(options_text[LISTEN], OPTION_MAX, "--listen=127.0.0.1:%u", port);
+    }
     if (pthread_create(&thread, NULL, serve, NULL))
         return -1;
     while (!talk("GET", "/readyz", "") || inside.status != 200)
@@ -191,14 +209,50 @@ int inside_start(const char *store, bool tcp, const char *const *options)
     return 0;
 }
 
-int inside_stop(void)
+int inside_start(const char *store, bool tcp, const char *const *options)
 {
-    bool asked = talk("POST", "/v1/admin/drain", "") && inside.status == 202;
+    /* In memory, where there is such a folder: no disk is waited for. */
+    snprintf(inside.folder, sizeof inside.folder, "%s/slate-test-XXXXXX",
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    if (!mkdtemp(inside.folder))
+        return -1;
+    n_args = 0;
+    port = tcp;
+    add("serve%s%s", "", "");
+    add("--listen=unix:%s%s", inside.folder, "/socket"); /* LISTEN; or start() says where */
+    if (!strcmp(store, "dir"))
+        add("--store=dir:%s%s", inside.folder, "/store");
+    else
+        add("--store=%s%s", store, "");
+    for (; *options; options++)
+        add("%s%s", *options, "");
+    return start();
+}
+
+static int wait_for_end(void)
+{
     struct timespec deadline;
     clock_gettime(CLOCK_REALTIME, &deadline);
     deadline.tv_sec += DEADLINE_S;
-    if (!asked || pthread_timedjoin_np(thread, NULL, &deadline))
-        return -1;
-    remove_tree(inside.folder);
-    return exit_code;
+    return pthread_timedjoin_np(thread, NULL, &deadline) ? -1 : exit_code;
+}
+
+int inside_terminate(void)
+{
+    assert_int_equal(kill(getpid(), SIGTERM), 0); /* where no server runs it is the test's end */
+    return wait_for_end();
+}
+
+int inside_start_again(void)
+{
+    return start();
+}
+
+int inside_stop(void)
+{
+    bool asked = talk("POST", "/v1/admin/drain", "") && inside.status == 202;
+    int rc = asked ? wait_for_end() : -1;
+    if (rc >= 0)
+        remove_tree(inside.folder);
+    return rc;
 }

@@ -24,12 +24,19 @@ extern struct inside inside;
 int inside_start(const char *store, bool tcp, const char *const *options);
 /* Drains; the program's exit code, or -1. */
 int inside_stop(void);
+/* SIGTERM; the program's exit code, or -1. The folder stays, so that a server with the same options
+ * (at another port) finds what this one has left: inside_start_again(), as inside_start(). */
+int inside_terminate(void);
+int inside_start_again(void);
 
 /* Sends and reads to the end of the connection. lines: header lines, each with its line end; the
  * default says that the body is JSON. false: nothing came. */
 bool talk(const char *method, const char *path, const char *body);
 bool talk_bytes(const char *method, const char *path, const char *lines, const void *body,
                 size_t n);
+/* talk() in two steps: sends, and gives a connection; then its reply, to the end of that. */
+int talk_begin(const char *method, const char *path, const char *body);
+bool talk_end(int connection);
 /* talk(), and the status must be that. */
 void talk_must(const char *method, const char *path, const char *body, int status);
 /* The body of a reply that was not sent in chunks. */

@@ -12,10 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/cli/cli.h"
 #include "tests/support/api.h"
 #include "tests/support/inside.h"
 
+enum { TEXT_MAX = 512 << 10 };
+
 char scenes_store[80];
+int scene_exit_code;
 
 static char snapshot[INSIDE_BODY_MAX]; /* the tensors of "by" */
 static size_t n_snapshot;
@@ -127,7 +131,8 @@ bool scenes_by_is_the_same(void)
 
 /* --- requests ----------------------------------------------------------------------------------*/
 
-#define TURN "\"session\":\"t\",\"prompt\":\"ab\",\"max_tokens\":4,\"seed\":7,\"ignore_eos\":true"
+#define ANY_TURN "\"session\":\"t\",\"prompt\":\"ab\",\"seed\":7,\"ignore_eos\":true"
+#define TURN ANY_TURN ",\"max_tokens\":4"
 
 #define JSON "Content-Type: application/json\r\n"
 
@@ -190,6 +195,11 @@ const struct scene scenes[] = {
      .body = "{\"id\":\"new\",\"from\":\"t\"}",
      .before = "pause"},
     {.name = "list", .method = "GET", .path = "/v1/sessions?limit=2"},
+    {.name = "rebuild", .method = "POST", .path = "/v1/sessions/t/rebuild"},
+    {.name = "rebuild of a stored session",
+     .method = "POST",
+     .path = "/v1/sessions/t/rebuild",
+     .before = "pause"},
     {.name = "get", .method = "GET", .path = "/v1/sessions/t"},
     {.name = "memory", .method = "GET", .path = "/v1/sessions/t/memory"},
     {.name = "patch",
@@ -251,6 +261,15 @@ const struct scene scenes[] = {
      .method = "DELETE",
      .path = "/v1/sessions/t",
      .before = "pause"},
+    {.name = "cancel of a running turn",
+     .method = "POST",
+     .path = "/v1/sessions/t/cancel",
+     .finish = "cancelled"},
+    {.name = "pause of a running turn",
+     .method = "POST",
+     .path = "/v1/sessions/t/pause",
+     .finish = "paused"},
+    {.name = "drain of a running turn", .finish = "paused", .drains = true},
     {.name = "models", .method = "GET", .path = "/v1/models"},
     {.name = "tokenize",
      .method = "POST",
@@ -260,7 +279,7 @@ const struct scene scenes[] = {
 };
 const size_t n_scenes = sizeof scenes / sizeof *scenes;
 
-bool scene_ask(const struct scene *sc)
+static bool ask(const struct scene *sc)
 {
     const char *body = sc->body ? sc->body : "";
     if (sc->brings)
@@ -314,6 +333,166 @@ enum outcome scene_outcome(void)
     return FAILED;
 }
 
+/* --- a turn that runs meanwhile ----------------------------------------------------------------*/
+
+static struct {
+    int connection;
+    double seen; /* tokens, before it */
+    bool told;   /* its text is known */
+    size_t n;    /* tokens that it gave */
+    char text[TEXT_MAX];
+} turn;
+
+static double tokens_seen_by(const char *path)
+{
+    char seen[32];
+    talk_must("GET", path, "", 200);
+    field("tokens_seen", seen, sizeof seen);
+    return strtod(seen, NULL);
+}
+
+/* A text of the last reply, as it stands there, behind what is in dst already. */
+static void add_text(char dst[TEXT_MAX])
+{
+    const char *p = strstr(inside.reply, "\"text\":\"");
+    size_t n = 0, before = strlen(dst);
+    assert_non_null(p);
+    for (p += 8; p[n] != '"'; n++)
+        n += p[n] == '\\';
+    assert_true(before + n < TEXT_MAX);
+    memcpy(dst + before, p, n);
+    dst[before + n] = '\0';
+}
+
+/* It has read its prompt when this returns, and generates. */
+static int begin_turn(const char *body)
+{
+    int64_t deadline = client_now_ms() + 20000;
+    double before = talk_metric("slate_engine_decode_tokens_total");
+    int connection = talk_begin("POST", "/v1/generate", body);
+    while (talk_metric("slate_engine_decode_tokens_total") == before)
+        if (client_now_ms() > deadline)
+            fail_msg("a turn does not begin: %s", body);
+    return connection;
+}
+
+void scene_begin(const struct scene *sc)
+{
+    if (!sc->finish)
+        return;
+    turn.seen = tokens_seen_by("/v1/sessions/t");
+    turn.connection = begin_turn("{" ANY_TURN ",\"max_tokens\":1000000}");
+}
+
+/* Who has no answer does so. With that one others may have been turned away, too, who came in the
+ * same moment. */
+static void ask_again(const struct scene *sc)
+{
+    int64_t deadline = client_now_ms() + 20000;
+    while (!ask(sc))
+        if (client_now_ms() > deadline)
+            fail_msg("%s: asked again, there is no answer", sc->name);
+    if (inside.status != 200)
+        fail_msg("%s: asked again, it is answered with %.600s", sc->name, inside.reply);
+}
+
+bool scene_ask(const struct scene *sc)
+{
+    char finish[64];
+    enum outcome o = DONE;
+    scene_exit_code = SL_EXIT_OK;
+    if (!sc->finish)
+        return ask(sc);
+    if (sc->drains) {
+        scene_exit_code = inside_terminate();
+        assert_in_range(scene_exit_code, SL_EXIT_OK, SL_EXIT_FAILED);
+    } else {
+        o = ask(sc) ? scene_outcome() : UNKNOWN;
+        if (o != DONE)
+            ask_again(sc);
+    }
+    bool any = talk_end(turn.connection);
+    turn.told = any && scene_outcome() == DONE;
+    if (!turn.told && o != DONE)
+        fail_msg("%s: one fault, and neither is it answered nor the turn: %.600s", sc->name,
+                 inside.reply);
+    snprintf(finish, sizeof finish, "\"finish_reason\":\"%s\"", sc->finish);
+    if (turn.told && !strstr(inside.reply, finish))
+        fail_msg("%s: the turn has not ended so: %.600s", sc->name, inside.reply);
+    turn.text[0] = '\0';
+    if (turn.told) {
+        char n[32];
+        field("completion_tokens", n, sizeof n);
+        turn.n = strtoul(n, NULL, 10);
+        add_text(turn.text);
+    }
+    return any;
+}
+
+void scene_end(const struct scene *sc)
+{
+    if (sc->drains)
+        assert_int_equal(inside_start_again(), 0);
+}
+
+bool scene_is_possible(const struct scene *sc)
+{
+    return !sc->drains || strcmp(scenes_store, "memory") != 0;
+}
+
+/* Of what "t" has, those that the turn gave it. */
+static size_t tokens_of_turn(void)
+{
+    double n = tokens_seen_by("/v1/sessions/t") - turn.seen - 2 /* "ab" */;
+    assert_true(n > 0);
+    return (size_t)n;
+}
+
+/* The same turn on another "t", of so many tokens, where nothing ended it. */
+static void look_at_twin(size_t n, char ret[LOOK_MAX], char text[TEXT_MAX])
+{
+    char body[128];
+    scene_gone("t");
+    talk_must("POST", "/v1/sessions/base/fork", "{\"id\":\"t\"}", 201);
+    snprintf(body, sizeof body, "{" ANY_TURN ",\"max_tokens\":%zu}", n);
+    talk_must("POST", "/v1/generate", body, 200);
+    text[0] = '\0';
+    add_text(text);
+    scenes_look(ret);
+}
+
+/* A turn that was paused goes on, until it is cancelled. */
+static void check_goes_on(const char *what)
+{
+    static char parts[LOOK_MAX], whole[LOOK_MAX], text[TEXT_MAX];
+    int connection = begin_turn("{\"session\":\"t\",\"resume\":true}");
+    talk_must("POST", "/v1/sessions/t/cancel", "", 200);
+    if (!talk_end(connection) || inside.status != 200)
+        fail_msg("%s: the paused turn does not go on: %.600s", what, inside.reply);
+    add_text(turn.text);
+    scenes_look(parts);
+    look_at_twin(tokens_of_turn(), whole, text);
+    if (turn.told && strcmp(turn.text, text) != 0)
+        fail_msg("%s: the text of a paused turn and of its rest:\n%s\nuncut:\n%s", what, turn.text,
+                 text);
+    if (strcmp(strchr(parts, ','), strchr(whole, ',')) != 0) /* but the version */
+        fail_msg("%s: paused, gone on with and cancelled:\n%s\nuncut:\n%s", what, parts, whole);
+}
+
+void scene_check_turn(const struct scene *sc, const char *now, const char *what)
+{
+    static char uncut[LOOK_MAX], text[TEXT_MAX];
+    size_t n = tokens_of_turn();
+    if (turn.told && n != turn.n)
+        fail_msg("%s: the turn was told to have given %zu tokens, the session has %zu", what,
+                 turn.n, n);
+    if (!strcmp(sc->finish, "paused"))
+        check_goes_on(what);
+    look_at_twin(n, uncut, text);
+    if (strcmp(now, uncut) != 0)
+        fail_msg("%s: ended after %zu tokens:\n%s\nuncut:\n%s", what, n, now, uncut);
+}
+
 /* --- the server --------------------------------------------------------------------------------*/
 
 static int start_server(const char *store, bool tcp)
@@ -325,7 +504,7 @@ static int start_server(const char *store, bool tcp)
                                               !strcmp(store, "memory") ? "--sessions-in-memory=8"
                                                                        : "--sessions-in-memory=4",
                                               "--threads=1", "--log-level=error", "--keep-turns=2",
-                                              NULL});
+                                              "--keep-transcript", "--drain-timeout=0", NULL});
 }
 
 int scenes_start(const char *store, bool tcp)
