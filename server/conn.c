@@ -14,7 +14,6 @@ enum {
                                  connection; a larger one costs it */
     LINGER_MAX = 1024 * 1024, /* bytes thrown away, and time spent, after a last answer */
     LINGER_MS = 2000,
-    AWAIT_FIRST_MS = 1000, /* from a connection to its request */
     BODY_PIECE = 64 * 1024 /* a body that has grown by so much is on its way */
 };
 
@@ -34,11 +33,6 @@ static bool is_between(const struct sl_conn *c)
 bool sl_conn_is_midway(const struct sl_conn *c)
 {
     return c->state == SL_CONN_READING && !is_between(c) && c->out.n == 0;
-}
-
-size_t sl_conn_backlog(const struct sl_conn *c)
-{
-    return c->sending ? c->out.n - (c->n_sending - c->ops->unsent(c->t)) : c->out.n;
 }
 
 void sl_conn_wake(struct sl_conn *c)
@@ -71,19 +65,6 @@ void sl_conn_write_ref(struct sl_conn *c, const void *data, size_t n, void (*rel
     sl_conn_wake(c);
 }
 
-size_t sl_conn_room(const struct sl_conn *c)
-{
-    return (size_t)c->env->config->read_ahead - (c->ahead_end - c->ahead_begin);
-}
-
-bool sl_conn_is_valid(const struct sl_conn *c)
-{
-    return (c->state != SL_CONN_HANDLING || c->ex) && (!c->ex || c->ex->conn == c) &&
-           c->ahead_begin <= c->ahead_end && c->ahead_end <= c->env->config->read_ahead &&
-           (c->ahead || c->ahead_end == 0) && (!c->sending || c->n_sending <= c->out.n) &&
-           (c->state != SL_CONN_CLOSED || !c->ex);
-}
-
 /* --- the end --------------------------------------------------------------------------------- */
 
 /* What happens to a running exchange is told to its handler last: it may do anything. */
@@ -110,9 +91,10 @@ static void finish_closing(struct sl_conn *c)
     c->ops->shut(c->t);
 }
 
-void sl_conn_answered(struct sl_conn *c, bool keep_alive)
+void sl_conn_answered(struct sl_conn *c, bool keep_alive, bool wished)
 {
     c->ex = NULL;
+    c->unread |= wished && !keep_alive;
     c->refusal.code = SL_OK;
     c->used = true;
     c->moved_on = true;
@@ -175,6 +157,8 @@ static void take_body(struct sl_conn *c)
 {
     struct sl_error err;
     size_t before = c->ex->n_body;
+    if (c->refusal.code) /* DISCARD_MAX at most: on_head() */
+        return;
     if (sl_exchange_take_body(c->ex, c->http.data, c->http.n_data, &err) != SL_OK)
         answer_unread(c, &err);
     else
@@ -228,7 +212,7 @@ static bool read_on(struct sl_conn *c)
     }
     if (parse(c))
         return true;
-    if (c->stop || c->eof) /* in the middle of a request */
+    if (c->eof) /* in the middle of a request */
         c->broken = true;
     return c->broken;
 }
@@ -308,6 +292,7 @@ static bool step(struct sl_conn *c)
             close_now(c);
         return false;
     case SL_CONN_CLOSING:
+        c->unread |= c->n_in > 0;
         c->n_in = 0;
         return false;
     case SL_CONN_HANDLING:
@@ -472,19 +457,25 @@ void sl_conn_gone(struct sl_conn *c)
     sl_conn_advance(c);
 }
 
-bool sl_conn_awaits(const struct sl_conn *c)
+/* From outside of advance(), which follows and sends it. */
+static void give_up_reading(struct sl_conn *c, const struct sl_error *err)
 {
-    bool begun = c->first_byte_us != 0;
-    if (c->state != SL_CONN_READING || c->eof || (c->used && !begun))
-        return false;
-    return now_ms(c) < (begun ? c->head_ms : c->idle_ms) + AWAIT_FIRST_MS;
+    c->in_advance = true;
+    answer_unread(c, err);
+    c->in_advance = false;
 }
 
 void sl_conn_stop(struct sl_conn *c)
 {
+    struct sl_error err;
     c->stop = true;
-    if (c->state == SL_CONN_HANDLING || c->state == SL_CONN_LINGER)
+    if (c->state == SL_CONN_HANDLING) {
         c->broken = true;
+    } else if (c->state == SL_CONN_READING && !is_between(c)) {
+        (void)sl_fail(&err, SL_E_DRAINING,
+                      "the server shut down before the whole request had come");
+        give_up_reading(c, &err);
+    }
     sl_conn_advance(c);
 }
 
@@ -501,29 +492,13 @@ static void time_out_request(struct sl_conn *c, const char *what, uint64_t ms)
     (void)sl_fail(&err, SL_E_REQUEST_TIMEOUT,
                   "the request's %s did not arrive within %llu ms (--%s-timeout)", what,
                   (unsigned long long)ms, what);
-    c->in_advance = true; /* the answer is sent by the advance() that follows */
-    answer_unread(c, &err);
-    c->in_advance = false;
-}
-
-static uint64_t taken_by_now(const struct sl_conn *c)
-{
-    return c->n_taken + c->n_sending - c->ops->unsent(c->t);
-}
-
-bool sl_conn_is_behind(const struct sl_conn *c, int64_t *ret_ms, uint64_t *ret_taken)
-{
-    if (!c->behind)
-        return false;
-    *ret_ms = now_ms(c) - c->progress_ms;
-    *ret_taken = taken_by_now(c) - c->seen;
-    return true;
+    give_up_reading(c, &err);
 }
 
 static void tick_sending(struct sl_conn *c, int64_t now)
 {
     const struct sl_config *cfg = c->env->config;
-    uint64_t taken = taken_by_now(c);
+    uint64_t taken = sl_conn_taken(c);
     uint64_t least = cfg->write_rate * cfg->write_timeout_ms / 1000;
     if (now < c->progress_ms + (int64_t)cfg->write_timeout_ms)
         return;

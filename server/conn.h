@@ -12,9 +12,10 @@
  *   that goes away is noticed in any state.
  * - End of file while a request is being handled means that the client has gone (as it does for the
  *   proxies in front of it): nobody waits for half-closed clients.
- * - LINGER: after an answer to a request that was not read to its end the sending side is closed
- *   and what still comes is thrown away for a while; a close at once would reset the connection
- *   and could take the answer with it.
+ * - LINGER: after an answer to a request that was not read to its end, and after a last one behind
+ *   which the client may have sent further requests, the sending side is closed and what still
+ *   comes is thrown away for a while; a close at once would reset the connection and could take
+ *   the answer with it.
  * - Deadlines are one per connection: deadline() names the earliest that applies. None of them is
  *   put off by single bytes: a head and a body have their time from their beginning, and a client
  *   that takes its answers must do so at --write-rate.
@@ -164,7 +165,7 @@ struct sl_conn {
     bool eof;    /* the client sends no more */
     bool broken; /* it cannot be reached */
     bool in_advance;
-    bool unread;             /* CLOSING, and the request was not read whole: LINGER comes next */
+    bool unread;             /* the client may still be sending: LINGER comes after CLOSING */
     bool used;               /* a request has been read on it */
     bool stop;               /* the server is closing: no further request */
     bool has_served;         /* a request, in this call of advance() */
@@ -200,8 +201,8 @@ bool sl_conn_awaits(const struct sl_conn *c);
 /* Has something been waiting for the client to read? Then for how long, and how much of it was
  * taken meanwhile. */
 bool sl_conn_is_behind(const struct sl_conn *c, int64_t *ret_ms, uint64_t *ret_taken);
-/* The server closes: an idle connection at once, others after what has been written was sent; a
- * running exchange is aborted. */
+/* The server closes: an idle connection at once, others after what has been written was sent; who
+ * is in the middle of a request is told; a running exchange is aborted. */
 void sl_conn_stop(struct sl_conn *c);
 
 /* Checks that always hold between events; false is a bug. */
@@ -229,13 +230,17 @@ void sl_exchange_forget_ahead(struct sl_exchange *ex); /* before the body goes *
 void sl_exchange_abort(struct sl_exchange *ex);        /* detaches it and tells the handler */
 void sl_exchange_ping(struct sl_exchange *ex);
 
+/* conn_tell.c: bytes that the socket took, of a send_later under way (there must be one) too. */
+uint64_t sl_conn_taken(const struct sl_conn *c);
+
 /* conn.c: for exchange.c. */
 /* Append to what is to be sent; without memory the connection is broken, and false. */
 bool sl_conn_write(struct sl_conn *c, const void *data, size_t n);
 void sl_conn_write_ref(struct sl_conn *c, const void *data, size_t n, void (*release)(void *arg),
                        void *arg);
 size_t sl_conn_backlog(const struct sl_conn *c);
-void sl_conn_answered(struct sl_conn *c, bool keep_alive);
+/* wished: the client counts on the connection for its next request, which it may have sent. */
+void sl_conn_answered(struct sl_conn *c, bool keep_alive, bool wished);
 void sl_conn_break(struct sl_conn *c);
 void sl_conn_wake(struct sl_conn *c);
 

@@ -153,10 +153,10 @@ static void finish(struct sl_exchange *ex, int status)
            SL_LS("method", ex->head ? llhttp_method_name(ex->head->method) : "-"),
            SL_LS("route", r ? r->pattern : "-"), SL_LI("status", status),
            SL_LS("tenant", ex->identity.tenant), SL_LD("ms", (double)us * 1e-3));
-    bool keep = ex->keep_alive;
+    bool keep = ex->keep_alive, wished = ex->head && ex->head->keep_alive;
     sl_exchange_free(ex);
     if (c)
-        sl_conn_answered(c, keep);
+        sl_conn_answered(c, keep, wished);
 }
 
 /* --- the request ----------------------------------------------------------------------------- */

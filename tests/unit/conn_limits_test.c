@@ -83,6 +83,30 @@ static void test_limits_of_the_body(void **state)
                      431);
 }
 
+/* What is wrong with a request is told, and not that its body, which nobody wants, is large. */
+static void test_a_refusal_with_a_body_above_the_limit(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *head;
+        int status;
+    } rows[] = {
+        {"POST /none HTTP/1.1\r\n" H JSON, 404},
+        {"PUT /ok HTTP/1.1\r\n" H JSON, 405},
+        {"POST /echo HTTP/1.1\r\n" H "Content-Type: text/plain\r\n", 415},
+        {"POST /echo HTTP/1.1\r\n" JSON "Host: evil.example\r\n", 403},
+        {"POST /echo HTTP/1.1\r\n" H JSON, 413},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char head[256];
+        snprintf(head, sizeof head, "%sContent-Length: 5000\r\n\r\n", rows[i].head);
+        const char *a = wired_ask(with_padding(head, 5000, GET_OK));
+        assert_int_equal(wired_status(a), rows[i].status);
+        assert_non_null(strstr(a, "\r\n\r\nok")); /* the next one */
+        assert_int_equal(wired.env.body_bytes, 0);
+    }
+}
+
 static void test_100_continue(void **state)
 {
     (void)state;
@@ -279,6 +303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_limits_of_the_head),
         T(test_limits_of_the_body),
+        T(test_a_refusal_with_a_body_above_the_limit),
         T(test_100_continue),
         T(test_a_slow_head),
         T(test_a_slow_body),

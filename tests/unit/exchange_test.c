@@ -223,6 +223,8 @@ static void test_http_1_0(void **state)
     wire_loop(&f.w);
     assert_string_equal(f.w.out, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" ID(
                                      1) "Connection: close\r\n\r\nabcdef");
+    assert_true(f.w.shut); /* the end, for its client */
+    sl_conn_eof(f.w.conn);
     assert_true(f.w.closed);
 }
 
@@ -234,7 +236,16 @@ static void test_connection_close(void **state)
     assert_string_equal(f.w.out,
                         "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(
                             0) "Connection: close\r\n\r\nhello");
+    assert_true(f.w.shut); /* a close would reset the connection: there was more from its client */
+    assert_false(f.w.closed);
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    assert_false(f.w.closed);
+    sl_conn_eof(f.w.conn);
     assert_true(f.w.closed);
+    wire_close(&f.w);
+    wire_open(&f.w, &f.env);
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n");
+    assert_true(f.w.closed); /* nothing more comes: its client said so */
 }
 
 static void test_while_draining_answers_close(void **state)
@@ -243,6 +254,12 @@ static void test_while_draining_answers_close(void **state)
     f.env.closing_down = true;
     wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
     assert_non_null(strstr(f.w.out, "\r\nConnection: close\r\n"));
+    assert_true(f.w.shut); /* its client did not know it: the next request may be on its way */
+    assert_false(f.w.closed);
+    sl_conn_stop(f.w.conn);
+    assert_false(f.w.closed);
+    wire_puts(&f.w, "GET /hello HTTP/1.1\r\n" HOST "\r\n");
+    sl_conn_eof(f.w.conn);
     assert_true(f.w.closed);
 }
 
@@ -409,6 +426,28 @@ static void test_the_server_stops(void **state)
     wire_close(&writing);
 }
 
+static void test_the_server_stops_while_a_request_comes(void **state)
+{
+    (void)state;
+    static const char request[] = "POST /hold HTTP/1.1\r\n" HOST
+                                  "Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{}";
+    for (size_t n = 1; n < sizeof request; n++) {
+        struct wire w;
+        wire_open(&w, &f.env);
+        wire_feed(&w, request, n);
+        sl_conn_stop(w.conn);
+        assert_memory_equal(w.out, "HTTP/1.1 503 ", 13);
+        assert_non_null(strstr(w.out, "\r\nConnection: close\r\n"));
+        assert_non_null(strstr(w.out, "\"code\":\"draining\""));
+        assert_true(w.shut); /* and what still comes of it does not take the answer away */
+        assert_false(w.closed);
+        wire_clock(&w, 2000);
+        assert_true(w.closed);
+        wire_close(&w);
+    }
+    assert_null(f.held);
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static void test_bodies_share_a_budget(void **state)
@@ -527,6 +566,7 @@ int main(void)
         T(test_a_copy_behind_a_borrowed_body),
         T(test_cut_closes_without_an_end),
         T(test_the_server_stops),
+        T(test_the_server_stops_while_a_request_comes),
         T(test_bodies_share_a_budget),
         T(test_large_bodies_leave_room_for_small_ones),
         T(test_every_allocation_fails_once),
