@@ -17,6 +17,7 @@ enum {
     CUT_AFTER_MS = 5000,   /* after the drain's limit */
     FLUSH_LIMIT_MS = 2000, /* for last bytes to slow clients, when closing */
     AWAIT_MS = 5,          /* between looks at those who have not asked yet */
+    AWAIT_ALL_MS = 1000,   /* for all of them: who comes all the time does not keep it running */
     FILES_BESIDES = 64     /* descriptors that are no connections */
 };
 
@@ -35,6 +36,8 @@ struct sl_server {
     uv_idle_t hurry;    /* with it: the last look does not wait */
     uv_check_t last_look;
     double n_heard; /* connections and bytes, when it was looked last */
+    uint64_t await_until_ms;
+    bool signalled;
     bool has_handles;
 
     uv_work_t reload; /* keys, read again in the pool */
@@ -88,8 +91,9 @@ static void on_last_look(uv_check_t *h)
 {
     struct sl_server *s = h->data;
     double n_heard = s->env.metrics.value[SL_M_ACCEPTED] + s->env.metrics.value[SL_M_RECEIVED];
-    bool awaits = sl_net_awaits(&s->net);
-    if (n_heard == s->n_heard || awaits) {
+    bool over = uv_now(&s->loop) >= s->await_until_ms;
+    bool awaits = !over && sl_net_awaits(&s->net);
+    if (n_heard == s->n_heard || awaits || over) {
         uv_check_stop(&s->last_look);
         uv_idle_stop(&s->hurry);
         if (!awaits)
@@ -116,6 +120,7 @@ static void begin_closing(struct sl_server *s)
     s->env.closing_down = s->env.closing = true;
     sl_metric_set(&s->env.metrics, SL_M_READY, 0);
     uv_timer_stop(&s->limit);
+    s->await_until_ms = uv_now(&s->loop) + AWAIT_ALL_MS;
     uv_timer_start(&s->closing, on_closing, 0, 0);
 }
 
@@ -252,11 +257,12 @@ static void on_signal(uv_signal_t *h, int number)
             start_reload(s);
         return;
     }
-    if (s->state >= SL_SERVER_LEAVING) { /* the second one: at once */
+    if (s->signalled) { /* the second one: at once */
         (void)signal(number, SIG_DFL);
         (void)raise(number);
         return;
     }
+    s->signalled = true; /* the first one, also where a request has begun the drain */
     sl_server_drain(s);
 }
 

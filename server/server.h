@@ -10,9 +10,9 @@
  * While LEAVING everything is served as before, only /readyz says 503: until balancers have seen it
  * and send nothing here any more, so that nobody is refused. While DRAINING the socket stays open
  * (so that running sessions can be read); handlers refuse new turns with SL_E_DRAINING. CLOSING:
- * what still comes is answered with that, then there are no more accepts, what has been written is
- * flushed, connections are closed. A second signal ends the
- * process at once.
+ * what still comes is answered with that, for a second at most; then there are no more accepts, who
+ * is in the middle of a request is told, what has been written is flushed, connections are closed.
+ * A second signal ends the process at once.
  *
  * Use:
  *     sl_server_open(&s, &config, &err)      the address is taken from here on

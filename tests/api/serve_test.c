@@ -1,5 +1,8 @@
 /* serve_test.c: `slate serve` as whoever runs it meets it: the command line, addresses and unix
  * sockets, the file of keys and SIGHUP, and how it ends: signals, draining. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -8,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -244,6 +248,60 @@ static void test_the_last_requests_are_answered(void **state)
     assert_true(n_told > ROUNDS / 2);
 }
 
+static void test_an_upload_at_the_end_is_answered(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--log-level", "info"));
+    struct raw *r = raw_open(s);
+    raw_puts(r,
+             "PUT /v1/sessions/kate/snapshot HTTP/1.1\r\n" HOST "Content-Length: 100000\r\n\r\n");
+    while (raw_metric(s, "slate_http_requests_in_flight") != 2)
+        ;
+    assert_int_equal(kill(s->pid, SIGTERM), 0);
+    struct raw_response *p = raw_read(r, false);
+    assert_int_equal(p->status, 503);
+    assert_non_null(strstr(p->body, "\"code\":\"draining\""));
+    assert_non_null(strstr(p->head, "\r\nRetry-After: "));
+    raw_response_free(p);
+    raw_close(r);
+    assert_int_equal(server_end(s, 0), 0);
+}
+
+/* The fresh connection's descriptor; -1: nobody listens any more. */
+static int knock(const struct server *s)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)s->port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&in, sizeof in) == 0)
+        return fd;
+    assert_int_equal(errno, ECONNREFUSED);
+    close(fd);
+    return -1;
+}
+
+/* There is always one that has just come, and may be about to ask. */
+static void test_who_comes_all_the_time_keeps_no_server(void **state)
+{
+    enum { EACH_MS = 200, KNOCKS = 100 };
+    (void)state;
+    struct server *s = server_start(ARGS("--log-level", "info"));
+    int fd = knock(s), next = fd;
+    assert_int_equal(kill(s->pid, SIGTERM), 0);
+    server_wait_log(s, "draining");
+    for (int i = 0; i < KNOCKS && next >= 0; i++) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        assert_true(poll(&p, 1, EACH_MS) >= 0);
+        next = knock(s);
+        close(fd);
+        fd = next;
+    }
+    assert_int_equal(next, -1);
+    assert_int_equal(server_end(s, 0), 0);
+}
+
 static void test_a_second_signal_ends_at_once(void **state)
 {
     (void)state;
@@ -268,6 +326,23 @@ static void test_drain_by_request(void **state)
     assert_int_equal(server_end(s, 0), 0);
 }
 
+/* The first signal behind it changes nothing: turns go on to their end. */
+static void test_a_signal_behind_a_drain_by_request(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--drain-timeout", "1h"));
+    struct raw *stream = raw_open(s), *r = raw_open(s);
+    raw_long_stream(stream);
+    raw_wait_text(stream, "data: ");
+    raw_puts(r, "POST /v1/admin/drain HTTP/1.1\r\n" HOST "\r\n");
+    raw_expect(r, 202);
+    raw_close(r);
+    assert_int_equal(kill(s->pid, SIGTERM), 0);
+    raw_expect_ask(s, GET("/livez"), 200, "ok");
+    raw_close(stream);
+    assert_int_equal(server_end(s, 0), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -278,8 +353,11 @@ int main(void)
         cmocka_unit_test(test_signals_end_it),
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_the_last_requests_are_answered),
+        cmocka_unit_test(test_an_upload_at_the_end_is_answered),
+        cmocka_unit_test(test_who_comes_all_the_time_keeps_no_server),
         cmocka_unit_test(test_a_second_signal_ends_at_once),
         cmocka_unit_test(test_drain_by_request),
+        cmocka_unit_test(test_a_signal_behind_a_drain_by_request),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
