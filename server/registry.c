@@ -289,7 +289,8 @@ static enum sl_code check_room(struct sl_sessions *ss, struct sl_error *err)
     if (ss->table.n - ss->n_dead >= most)
         return sl_fail(err, SL_E_SESSIONS_FULL, "there are %zu sessions, which is the limit (%s)",
                        ss->table.n - ss->n_dead,
-                       ss->store ? "--max-sessions" : "--sessions-in-memory");
+                       ss->store || most < ss->opt.n_places ? "--max-sessions"
+                                                            : "--sessions-in-memory");
     return SL_OK;
 }
 

@@ -225,15 +225,15 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
     if (code)
         return code;
     name_model(s);
-    bool stored = has_store(c);
+    bool stored = has_store(c), fewer = c->max_sessions < s->n_sessions;
     struct sl_sessions_options sessions = {.model = app->model,
                                            .tokenizer = app->tokenizer,
                                            .slab = app->slab,
                                            .loop = sl_server_loop(app->server),
                                            .tenants = app->tenants,
                                            .n_places = s->n_sessions,
-                                           .max_sessions =
-                                               stored ? (size_t)c->max_sessions : s->n_sessions,
+                                           .max_sessions = stored || fewer ? (size_t)c->max_sessions
+                                                                           : s->n_sessions,
                                            .store = stored ? c->store : NULL,
                                            .keep_turns = c->keep_turns,
                                            .max_names = (size_t)c->max_checkpoints,

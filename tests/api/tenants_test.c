@@ -392,6 +392,28 @@ static void test_full(void **state)
     assert_true(metric(c, "slate_sessions") == 3);
 }
 
+static int start_few(void **state)
+{
+    (void)state;
+    api_start(&small, (const char *const[]){"--sessions-in-memory=3", "--max-sessions=2", NULL});
+    return 0;
+}
+
+/* Where they are in memory only the number that was asked for is kept, too. */
+static void test_fewer_than_there_is_memory_for(void **state)
+{
+    (void)state;
+    struct client *c = small.client;
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'a','prompt':'once'}"), 201));
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'b'}"), 201));
+    struct reply *r = post(c, "/v1/sessions", "{'id':'c'}");
+    assert_non_null(strstr(str_at(r->json, "error.message"), "2 sessions"));
+    assert_non_null(strstr(str_at(r->json, "error.message"), "(--max-sessions)"));
+    expect_full(r);
+    reply_free(expect(del(c, path_of("a", "")), 200));
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'c'}"), 201));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -400,6 +422,7 @@ int main(void)
         cmocka_unit_test(test_cannot_tell_dir),
         cmocka_unit_test_teardown(test_cannot_tell_redis, stop_redis),
         cmocka_unit_test_setup_teardown(test_full, start_small, stop_small),
+        cmocka_unit_test_setup_teardown(test_fewer_than_there_is_memory_for, start_few, stop_small),
     };
     return cmocka_run_group_tests_name("tenants", tests, NULL, NULL);
 }
