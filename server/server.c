@@ -387,6 +387,7 @@ void sl_server_close(struct sl_server *s)
         uv_close((uv_handle_t *)&s->last_look, NULL);
         for (int i = 0; i < SIGNALS; i++)
             uv_close((uv_handle_t *)&s->signals[i], NULL);
+        (void)signal(SIGHUP, SIG_IGN); /* keys are not read any more; that is no reason to die of */
     }
     while (uv_run(&s->loop, UV_RUN_DEFAULT) != 0) /* uv_stop() from before ends a run early */
         ;

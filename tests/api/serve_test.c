@@ -326,6 +326,19 @@ static void test_drain_by_request(void **state)
     assert_int_equal(server_end(s, 0), 0);
 }
 
+/* Whoever has keys read again need not know whether the server is about to end. */
+static void test_a_reload_at_the_end(void **state)
+{
+    (void)state;
+    struct server *s = server_start(ARGS("--log-level", "info"));
+    struct pollfd end = {.fd = s->out, .events = POLLIN};
+    assert_int_equal(kill(s->pid, SIGTERM), 0);
+    do {
+        assert_int_equal(kill(s->pid, SIGHUP), 0);
+    } while (poll(&end, 1, 1) == 0);
+    assert_int_equal(server_end(s, 0), 0);
+}
+
 /* The first signal behind it changes nothing: turns go on to their end. */
 static void test_a_signal_behind_a_drain_by_request(void **state)
 {
@@ -357,6 +370,7 @@ int main(void)
         cmocka_unit_test(test_who_comes_all_the_time_keeps_no_server),
         cmocka_unit_test(test_a_second_signal_ends_at_once),
         cmocka_unit_test(test_drain_by_request),
+        cmocka_unit_test(test_a_reload_at_the_end),
         cmocka_unit_test(test_a_signal_behind_a_drain_by_request),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
