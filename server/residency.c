@@ -209,7 +209,8 @@ static bool load_again(struct load *l, const struct sl_store_record *r)
                                 "there is no session '%s' any more", s->id);
         s->vanished = !s->leased;
     } else if (r && l->ss->shared &&
-               (r->head->version > s->version || r->head->snapshot_version > s->saved_version)) {
+               (r->head->version > s->version || r->head->snapshot_version > s->saved_version ||
+                !sl_stamps_are_same(&r->head->stamp, &s->stamp))) {
         d->code = sl_session_adopt(s, r->head, &d->err);
     }
     return false;

@@ -31,6 +31,7 @@ struct sl_encoded {
     unsigned char *data;
     size_t n;
     uint64_t version;       /* of the commit that it holds */
+    struct sl_stamp stamp;  /* likewise */
     uint64_t tokens_seen;   /* then */
     uint64_t replay_tokens; /* of the turns since the last snapshot, up to it */
 };

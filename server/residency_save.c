@@ -147,6 +147,7 @@ static enum sl_code take_picture(struct sl_encode *e)
                                         .dtype = e->dtype};
     memcpy(e->info.incarnation, s->incarnation, sizeof e->info.incarnation);
     e->result.version = s->version;
+    e->result.stamp = s->stamp;
     e->result.tokens_seen = s->tokens_seen;
     e->result.replay_tokens = s->replay_tokens;
     return SL_OK;
@@ -199,6 +200,7 @@ struct save {
     struct sl_sessions *ss;
     struct sl_session *s;
     uint64_t version, replay_tokens;
+    struct sl_stamp stamp; /* with_head: that the version gets */
     bool with_head, only_head;
 };
 
@@ -258,12 +260,15 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
             s->replay_tokens -=
                 v->replay_tokens < s->replay_tokens ? v->replay_tokens : s->replay_tokens;
         }
+        if (v->with_head && !v->only_head)
+            s->stamp = v->stamp;
         if (v->with_head)
             s->head_dirty = false;
         sl_session_recount(ss, s);
     } else if (ss->shared && !is_made(s) &&
                (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
-        /* Another server has gone on with it, or deleted it: nothing is to be saved here. */
+        /* Another server has gone on with it, or deleted it, or the store came back older: nothing
+         * is to be saved here. */
         s->stale = s->stale || s->version == v->version;
         code = SL_OK;
     }
@@ -289,6 +294,8 @@ static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_
     head.tokens_seen = e->tokens_seen;
     v->replay_tokens = e->replay_tokens;
     v->with_head = ss->shared ? is_made(s) : !s->in_store || !sl_session_writes_turns(ss, s);
+    head.stamp = v->stamp = sl_store_stamp(ss->store);
+    key.stamp = &e->stamp;
     sl_store_put_snapshot(ss->store, &key, v->version, v->with_head ? &head : NULL, e->data, e->n,
                           on_put, v);
 }

@@ -32,6 +32,7 @@ void sl_op_apply(struct sl_op *op)
     s->transcript = op->transcript;
     op->transcript = (struct sl_transcript){0};
     s->version = op->version;
+    s->stamp = op->stamp;
     s->tokens_seen = op->tokens_seen;
 }
 
@@ -185,7 +186,9 @@ static enum sl_code charge(struct sl_op *op, const struct sl_commit *c, struct s
 static void append(struct sl_op *op, const struct sl_commit *c, const struct sl_buf *text)
 {
     struct sl_store_answer answer = {0};
+    op->stamp = sl_store_stamp(op->ss->store);
     struct sl_store_turn t = {.version = op->version,
+                              .stamp = op->stamp,
                               .tokens_seen = c->tokens_seen,
                               .used_at = sl_sessions_now(op->ss),
                               .n_drop = c->n_drop,
@@ -434,6 +437,7 @@ static void on_restore_work(uv_work_t *work, int status)
     struct sl_store_key key = sl_session_key(s);
     struct sl_store_head head = sl_session_head(s);
     head.version = op->version;
+    head.stamp = op->stamp = sl_store_stamp(ss->store);
     head.tokens_seen = op->tokens_seen;
     unsigned char *data = op->data;
     op->data = NULL;

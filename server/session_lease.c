@@ -3,8 +3,8 @@
  *
  * What is in the registry then is what was last heard of a session. It is right while the store's
  * lease is held, and a good guess otherwise: its state in memory counts when the store says that
- * the version is the same. Whoever is told of another one drops the state as soon as nobody reads
- * it.
+ * the version is the same, by its number and its stamp. Whoever is told of another one drops the
+ * state as soon as nobody reads it.
  *
  * A lease is renewed every third of its time. One that could not be renewed in its time is lost,
  * and its turn is told at once: another server may have the session by now, and where it has not,
@@ -31,6 +31,7 @@ enum sl_code sl_session_adopt(struct sl_session *s, const struct sl_store_head *
     s->n_metadata = h->metadata.n;
     memcpy(s->incarnation, h->key.incarnation, sizeof s->incarnation);
     s->version = h->version;
+    s->stamp = h->stamp;
     s->tokens_seen = h->tokens_seen;
     s->created_at = h->created_at;
     s->used_at = h->used_at;
@@ -46,7 +47,7 @@ enum sl_code sl_session_adopt(struct sl_session *s, const struct sl_store_head *
 
 static bool is_same(const struct sl_session *s, const struct sl_store_head *h)
 {
-    return s->version == h->version &&
+    return s->version == h->version && sl_stamps_are_same(&s->stamp, &h->stamp) &&
            memcmp(s->incarnation, h->key.incarnation, sizeof s->incarnation) == 0;
 }
 
@@ -68,7 +69,7 @@ static void vanishes(struct sl_session *s)
 static void drop_state(struct sl_sessions *ss, struct sl_session *s)
 {
     sl_session_forget_rest(ss, s);
-    s->in_memory = false;
+    s->in_memory = s->is_unwritable = false;
     if (s->has_place)
         sl_residency_leave(ss, s);
 }
@@ -428,6 +429,7 @@ static void renew(struct sl_sessions *ss, struct sl_session *s, int64_t now)
     n->key = sl_session_key(s);
     n->key.tenant = n->tenant;
     n->key.id = n->id;
+    n->key.stamp = NULL;
     s->renewing = true;
     ss->n_busy++;
     sl_store_renew(ss->store, &n->key, on_renewed, n);
@@ -488,8 +490,7 @@ static void show(const struct sl_sessions *ss, const struct sl_store_view *v, si
                            .n_metadata = h->metadata.n,
                            .leased = v->held};
     memcpy(s.incarnation, h->key.incarnation, sizeof s.incarnation);
-    s.in_memory = here && here->in_memory && here->version == h->version &&
-                  !memcmp(here->incarnation, h->key.incarnation, sizeof s.incarnation);
+    s.in_memory = here && here->in_memory && is_same(here, h);
     to->item(&s, i, to->arg);
 }
 

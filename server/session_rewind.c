@@ -77,6 +77,7 @@ static void take_past(struct sl_op *op)
         sl_op_apply(op);
     } else {
         s->version = op->version;
+        s->stamp = op->stamp;
         s->tokens_seen = op->tokens_seen;
         s->in_memory = s->in_memory && !op->from;
     }
@@ -136,6 +137,7 @@ static void on_encode_work(uv_work_t *work, int status)
     struct sl_store_key key = sl_session_key(s);
     struct sl_store_head head = sl_session_head(s);
     head.version = op->version;
+    head.stamp = op->stamp = sl_store_stamp(op->ss->store);
     head.tokens_seen = op->tokens_seen;
     head.used_at = sl_sessions_now(op->ss);
     unsigned char *data = op->data;

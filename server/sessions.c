@@ -119,6 +119,7 @@ struct sl_store_key sl_session_key(const struct sl_session *s)
     struct sl_store_key k = {.tenant = s->tenant,
                              .id = s->id,
                              .fence = s->fence,
+                             .stamp = &s->stamp,
                              .max_sessions = s->owner->quotas.most[SL_QUOTA_SESSIONS],
                              .max_bytes = s->owner->quotas.most[SL_QUOTA_BYTES]};
     memcpy(k.incarnation, s->incarnation, sizeof k.incarnation);
@@ -129,6 +130,7 @@ struct sl_store_head sl_session_head(const struct sl_session *s)
 {
     return (struct sl_store_head){.key = sl_session_key(s),
                                   .version = s->version,
+                                  .stamp = s->stamp,
                                   .tokens_seen = s->tokens_seen,
                                   .created_at = s->created_at,
                                   .used_at = s->used_at,

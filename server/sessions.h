@@ -14,7 +14,8 @@
  * With a store that several servers share (redis://) what is here of a session is what was last
  * heard of it. So whoever names one asks the store first (sl_sessions_look()), and a lease is the
  * store's too (sl_sessions_take(), session_lease.c): it is renewed while a turn runs, and with it
- * comes the version that the session is at. A state in memory of an older one is dropped then.
+ * comes the version that the session is at. A state in memory of another one is dropped then, also
+ * of one that has that number in another history (store.h's stamps).
  *
  * Acknowledged is durable: with a store and --durability turn, a commit, a new session and a change
  * of a head call back when the store has synced them, and memory changes only then. With `drain`
@@ -54,8 +55,9 @@ struct sl_session {
     const char *tenant; /* its name */
     const char *id;     /* lies behind the session */
     unsigned char incarnation[16];
-    uint64_t version;     /* committed changes; 0: nothing was read yet */
-    uint64_t tokens_seen; /* of the conversation, the pending ones among them */
+    uint64_t version;      /* committed changes; 0: nothing was read yet */
+    struct sl_stamp stamp; /* of that version, as a shared store has it */
+    uint64_t tokens_seen;  /* of the conversation, the pending ones among them */
 
     /* At rest: what the last commit left. Valid while in_memory. */
     bool in_memory;
@@ -98,7 +100,7 @@ struct sl_session {
     int64_t renewed_ms;        /* of the loop: when it was last known to begin anew */
     bool lease_lost, renewing; /* lost: nothing can be committed under it any more */
     bool held_elsewhere;       /* when it was last looked at */
-    bool stale;                /* what is in memory is older than what is stored */
+    bool stale;                /* what is in memory is not what is stored */
     bool vanished;             /* the store does not have it any more */
     char *held_key;            /* held elsewhere: the turn's Idempotency-Key, or NULL */
     struct sl_session *next_held, *prev_held;

@@ -254,6 +254,7 @@ struct sl_op {
     /* commit and restore: what the session will hold */
     void *state;
     uint64_t version, tokens_seen;
+    struct sl_stamp stamp; /* of that version */
     uint32_t *pending;
     size_t n_pending;
     struct sl_penalty_ring *ring;

@@ -49,6 +49,7 @@ struct sl_store_kind {
     void (*list)(struct sl_store *st, const char *tenant, const struct sl_list_query *q,
                  sl_store_listed *cb, void *arg);
     void (*sweep)(struct sl_store *st, sl_store_done *cb, void *arg);
+    struct sl_stamp (*stamp)(struct sl_store *st);
     uint64_t (*lease_ms)(const struct sl_store *st);
     int64_t (*now)(const struct sl_store *st);
 };

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -218,6 +219,14 @@ enum sl_code sl_rd_open(struct sl_store **ret, const char *rest, const struct sl
     else
         *ret = &r->base;
     return c;
+}
+
+struct sl_stamp sl_rd_stamp(struct sl_store *st)
+{
+    struct sl_redis *r = (struct sl_redis *)(void *)st;
+    struct sl_stamp stamp = {.s = ""};
+    snprintf(stamp.s, sizeof stamp.s, "%s.%" PRIu64, r->node, ++r->n_calls);
+    return stamp;
 }
 
 void sl_rd_close(struct sl_store *st, void (*closed)(void *arg), void *arg)

@@ -163,6 +163,7 @@ struct sl_rd_op {
     size_t n_data, at;
     unsigned char digest[16];
     bool with_head;              /* SNAP */
+    struct sl_stamp stamp;       /* SNAP: that its version gets, or has; "*": any */
     struct sl_rd_args switching; /* SNAP: of the script that comes after the pieces */
     bool is_transfer, in_pieces; /* counts among the transfers; the pieces are at work */
     bool waits_turn;             /* until it counts among them */
@@ -248,6 +249,7 @@ SL_NODISCARD enum sl_code sl_rd_open(struct sl_store **ret, const char *rest,
                                      void *arg, struct sl_error *err);
 void sl_rd_close(struct sl_store *st, void (*closed)(void *arg), void *arg);
 void sl_rd_close_handles(struct sl_redis *r); /* then everything is freed */
+struct sl_stamp sl_rd_stamp(struct sl_store *st);
 
 /* --- redis_ops.c: the table's functions ----------------------------------------------------------
  */

@@ -32,7 +32,7 @@ static void digest_done(uv_work_t *w, int status)
     op->working = false;
     sl_rd_arg_hex(&op->args, op->digest, 16);
     sl_rd_arg_text(&op->args, op->with_head ? "1" : "0");
-    sl_rd_arg_text(&op->args, op->number);
+    sl_rd_arg_text(&op->args, op->stamp.s);
     op->switching = op->args;
     op->args = (struct sl_rd_args){0};
     if (op->switching.failed) {
@@ -109,7 +109,7 @@ void sl_rd_next_piece(struct sl_rd_op *op)
  */
 
 /* What the script gives behind the view. */
-enum { SN = 16, SZ, SD, TURNS, ANSWERS, KEPT, BEFORE, ST, SU, NAMES, LOAD };
+enum { SN = 17, SZ, SD, TURNS, ANSWERS, KEPT, BEFORE, ST, SU, NAMES, LOAD };
 enum { VERSION = 20, HASH = 16 };
 
 static enum sl_code no_memory(struct sl_rd_op *op)

@@ -30,7 +30,7 @@
     " return g.ttl~='0' and tonumber(g.use)+tonumber(g.ttl)<now and not held(g)\n"                 \
     "end\n"                                                                                        \
     "local function view(g)\n"                                                                     \
-    " return {'ok',ms,g.inc,g.ver,g.tok,g.cre,g.use,g.ttl,g.meta,g.sv,g.rt,g.fen,g.lk,held(g) and 1 or 0,tonumber(g.kb) or 0,tonumber(g.cn) or 0}\n" \
+    " return {'ok',ms,g.inc,g.ver,g.tok,g.cre,g.use,g.ttl,g.meta,g.sv,g.rt,g.fen,g.lk,held(g) and 1 or 0,tonumber(g.kb) or 0,tonumber(g.cn) or 0,g.op}\n" \
     "end\n"                                                                                        \
     "local function ends(use,ttl)\n"                                                               \
     " return ttl=='0' and '+inf' or string.format('%.0f',tonumber(use)+tonumber(ttl)+1)\n"         \
@@ -217,6 +217,30 @@
     " call('ZADD',IDS,0,ARGV[2])\n"                                                                \
     "end\n"
 
+/* Stamps (store.h) of the last versions: ops(), as texts. recent(): with one more. is_of(): is the
+ * version the one that has that stamp? Of a version whose stamp is not there any more nobody knows:
+ * no. */
+#define STAMPS                                                                                     \
+    "local function ops()\n"                                                                       \
+    " local all={}\n"                                                                              \
+    " for v in string.gmatch(call('HGET',H,'ops') or '','%S+') do all[#all+1]=v end\n"             \
+    " return all\n"                                                                                \
+    "end\n"                                                                                        \
+    "local function recent(ver,op)\n"                                                              \
+    " local all=ops()\n"                                                                           \
+    " while #all>7 do table.remove(all,1) end\n"                                                   \
+    " all[#all+1]=ver..'='..op\n"                                                                  \
+    " return table.concat(all,' ')\n"                                                              \
+    "end\n"                                                                                        \
+    "local function is_of(g,ver,op)\n"                                                             \
+    " if op=='*' then return true end\n"                                                           \
+    " if ver==g.ver then return op==g.op end\n"                                                    \
+    " for _,v in ipairs(ops()) do\n"                                                               \
+    "  if v==ver..'='..op then return true end\n"                                                  \
+    " end\n"                                                                                       \
+    " return false\n"                                                                              \
+    "end\n"
+
 /* The session's hash, of incarnation and fence ARGV[3] and [4]: `g`. f is free from there on. */
 #define HELD                                                                                       \
     "local g=head(H)\n"                                                                            \
@@ -300,9 +324,9 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "listed(ARGV[8],ARGV[9])\n"
     "return {'ok',ms}\n",
 
-    /* inc, fence, call, version before, after, tok, use, new tokens, turn, answer or '', 13: first
+    /* inc, fence, stamp, version before, after, tok, use, new tokens, turn, answer or '', 13: first
      * kept, the tenant's most bytes, those of a state and of a token */
-    [SL_LUA_TURN] = BEGIN COUNT KEPT
+    [SL_LUA_TURN] = BEGIN COUNT KEPT STAMPS
     "local g=head(H)\n"
     "if not g then return {'none',ms} end\n"
     "if g.inc~=ARGV[3] then return {'other',ms} end\n"
@@ -323,7 +347,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " call('LTRIM',A,-4,-1)\n"
     " call('HSET',H,'al',sizes)\n"
     "end\n"
-    "call('HSET',H,'ver',ARGV[7],'tok',ARGV[8],'use',ARGV[9],'op',ARGV[5])\n"
+    "call('HSET',H,'ver',ARGV[7],'tok',ARGV[8],'use',ARGV[9],'op',ARGV[5],'ops',recent(ARGV[7],ARGV[5]))\n"
     "call('HINCRBY',H,'rt',ARGV[10])\n"
     "if ARGV[4]~='0' then call('HDEL',H,'lh','lu','lk') end\n"
     "listed(ARGV[9],g.ttl)\n"
@@ -351,11 +375,12 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "return {'ok',ms}\n",
 
     /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token, 16: N,
-     * bytes, 18: first kept, of this version; digest, 20: with the head?, call. With the head it makes
-     * a session where it comes without a fence, as HEAD does. Without the head
-     * there may be later versions: what is not to be kept goes with the next turn then (of: turns may
-     * have to). */
-    [SL_LUA_SNAP] = BEGIN COUNT MAKE KEPT
+     * bytes, 18: first kept, of this version; digest, 20: with the head?, stamp. With the head it makes
+     * a session where it comes without a fence, as HEAD does, and the stamp is a new one. Without the
+     * head it is the one that the version has (*: whichever), so that no state of another history
+     * comes under the turns of this one; and there may be later versions: what is not to be kept goes
+     * with the next turn then (of: turns may have to). */
+    [SL_LUA_SNAP] = BEGIN COUNT MAKE KEPT STAMPS
     "local inc,fence,ver,whole=ARGV[3],ARGV[4],ARGV[5],ARGV[20]=='1'\n"
     "local names=call('HLEN',C)>0\n"
     "local keeps=ARGV[18]~='' or names\n"
@@ -371,7 +396,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " if not new then return no({'none',ms}) end\n"
     " local f=full(5)\n"
     " if f then return no(f) end\n"
-    " set(nil,inc,5,'rt',0,'fen',0,'op',ARGV[21],unpack(snap))\n"
+    " set(nil,inc,5,'rt',0,'fen',0,'op',ARGV[21],'ops',ver..'='..ARGV[21],unpack(snap))\n"
     " call('UNLINK',K,O,C)\n"
     " call('PERSIST',S)\n"
     " return {'ok',ms}\n"
@@ -382,10 +407,11 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if ver<g.sv or (whole and ver<g.ver) or (not whole and ver>g.ver) then\n"
     " return no({'version',ms,g.ver})\n"
     "end\n"
+    "if not whole and not is_of(g,ver,ARGV[21]) then return no({'stamp',ms}) end\n"
     "f=whole and over(g,size(g,5),ARGV[13])\n"
     "if f then return no(f) end\n"
     "if ver==g.sv then snap[10],snap[12]=g.st,g.su elseif not whole then snap[10],snap[12]=g.tok,g.use end\n"
-    "if whole then set(g,inc,5,'rt',0,'op',ARGV[21],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
+    "if whole then set(g,inc,5,'rt',0,'op',ARGV[21],'ops',ver..'='..ARGV[21],unpack(snap)) else call('HSET',H,unpack(snap)) end\n"
     "call('PERSIST',S)\n"
     "if keeps and g.sv~=ver then\n"
     " local function or_none(v) return v~='' and v or '-' end\n"
@@ -472,17 +498,17 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "if not g then return {'none',ms} end\n"
     "if g.inc~=ARGV[3] then return {'other',ms} end\n"
     "local v=view(g)\n"
-    "v[17]=g.sn\n"
-    "v[18]=g.sz\n"
-    "v[19]=g.sd\n"
-    "v[20]=call('LRANGE',T,0,-1)\n"
-    "v[21]=call('LRANGE',A,0,-1)\n"
+    "v[18]=g.sn\n"
+    "v[19]=g.sz\n"
+    "v[20]=g.sd\n"
+    "v[21]=call('LRANGE',T,0,-1)\n"
+    "v[22]=call('LRANGE',A,0,-1)\n"
     "local too=ARGV[4]=='1'\n"
-    "v[22]=too and call('LRANGE',K,0,-1) or {}\n"
-    "v[23]=too and call('LRANGE',O,0,-1) or {}\n"
-    "v[24]=g.st\n"
-    "v[25]=g.su\n"
-    "v[26]=too and call('HGETALL',C) or {}\n"
+    "v[23]=too and call('LRANGE',K,0,-1) or {}\n"
+    "v[24]=too and call('LRANGE',O,0,-1) or {}\n"
+    "v[25]=g.st\n"
+    "v[26]=g.su\n"
+    "v[27]=too and call('HGETALL',C) or {}\n"
     "return v\n",
 
     /* the lower end, prefix, how many at most: whether there are more, the last id that was looked

@@ -25,12 +25,13 @@
  *
  * The hash: inc (incarnation, hex), ver, tok (tokens seen), cre, use, ttl (s), meta; sv, sn, sz, sd
  * (the snapshot's version, N, bytes, XXH3-128), st, su (tokens seen and used at, then); rt (tokens
- * of the turns since); op (which call made this version); fen (the last fence given), lh (who holds
- * the lease: node:call, of a turn node:call:t), lu (until when, ms of Redis' clock), lk (the
- * Idempotency-Key of its turn); al (the sizes of the answers), by (the bytes that it counts with),
- * kb (of them those of earlier snapshots), cn (how many checkpoints have names), kc (the bytes that
- * it counts with in slate1:kept), of (turns in :o may have to go). Versions have 20 digits, so that
- * texts compare as numbers do: Lua's numbers end at 2^53.
+ * of the turns since); op (the stamp of this version, store.h: which commit made it), ops (of the
+ * last eight versions VERSION=STAMP each, as far as servers wrote them that know stamps); fen (the
+ * last fence given), lh (who holds the lease: node:call, of a turn node:call:t), lu (until when, ms
+ * of Redis' clock), lk (the Idempotency-Key of its turn); al (the sizes of the answers), by (the
+ * bytes that it counts with), kb (of them those of earlier snapshots), cn (how many checkpoints
+ * have names), kc (the bytes that it counts with in slate1:kept), of (turns in :o may have to go).
+ * Versions have 20 digits, so that texts compare as numbers do: Lua's numbers end at 2^53.
  *
  * Quotas of sessions and bytes are kept by the scripts that add to them: they count over all
  * servers, and nothing comes between the question and the count. A session that is over its time to
@@ -54,9 +55,9 @@
  * that Redis refuses then (OOM), or all of its writes free memory: nothing is half done.
  *
  * The answer is an array, its first element a word: ok, none (no such session), other (another
- * incarnation), exists, version (and which it is at), fence, busy, full, quota (which, how much is
- * used and may be), missing; of names: named (of which version it is), names (how many there may
- * be), unnamed, unkept (the version is not there). */
+ * incarnation), exists, version (and which it is at), stamp (another version of that number),
+ * fence, busy, full, quota (which, how much is used and may be), missing; of names: named (of which
+ * version it is), names (how many there may be), unnamed, unkept (the version is not there). */
 #ifndef SLATE_SERVER_STORE_REDIS_LUA_H
 #define SLATE_SERVER_STORE_REDIS_LUA_H
 

@@ -78,12 +78,10 @@ void sl_rd_arg_hex(struct sl_rd_args *a, const unsigned char *p, size_t n)
     }
 }
 
-/* The name of this call: the same when it is sent again. */
-static void arg_call(struct sl_rd_op *op)
+/* A commit's: the same when it is sent again. */
+static struct sl_stamp stamp_of(struct sl_store *st, const struct sl_stamp *asked)
 {
-    char text[48];
-    sl_rd_arg(&op->args, text,
-              (size_t)snprintf(text, sizeof text, "%s.%" PRIu64, op->r->node, ++op->r->n_calls));
+    return asked->s[0] ? *asked : sl_rd_stamp(st);
 }
 
 static void too_large(struct sl_rd_op *op, const char *what)
@@ -223,7 +221,7 @@ static void append_turn(struct sl_store *st, const struct sl_store_key *k,
     if (!op)
         return;
     op->version = t->version;
-    arg_call(op);
+    sl_rd_arg_text(&op->args, stamp_of(st, &t->stamp).s);
     sl_rd_arg_version(&op->args, t->version - 1);
     sl_rd_arg_version(&op->args, t->version);
     sl_rd_arg_number(&op->args, t->tokens_seen);
@@ -265,7 +263,10 @@ static void put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint
     sl_rd_arg_text(&op->args, op->number);
     sl_rd_arg_number(&op->args, n);
     arg_first(op, version);
-    op->with_head = head != NULL; /* digest, whether with head, call: when the digest is known */
+    op->with_head = head != NULL; /* digest, whether with head, stamp: when the digest is known */
+    op->stamp = head       ? stamp_of(st, &head->stamp)
+                : k->stamp ? *k->stamp
+                           : (struct sl_stamp){.s = "*"};
 }
 
 static struct sl_rd_op *new_name(struct sl_store *st, enum sl_rd_script script,
@@ -590,5 +591,6 @@ const struct sl_store_kind sl_store_redis = {.scheme = "redis:",
                                              .asked = asked,
                                              .list = list,
                                              .sweep = sweep,
+                                             .stamp = sl_rd_stamp,
                                              .lease_ms = lease_ms,
                                              .now = store_now};

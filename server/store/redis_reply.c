@@ -70,7 +70,7 @@ bool sl_rd_hex(const redisReply *r, unsigned char *ret, size_t n)
 }
 
 /* What view() of redis_lua.c gives; its first element is not looked at. */
-enum { INC = 2, VER, TOK, CRE, USE, TTL, META, SV, RT, FEN, LK, HELD, KB, CN, VIEW };
+enum { INC = 2, VER, TOK, CRE, USE, TTL, META, SV, RT, FEN, LK, HELD, KB, CN, OP, VIEW };
 
 bool sl_rd_view(const redisReply *r, const char *tenant, const char *id, struct sl_store_view *ret)
 {
@@ -86,9 +86,10 @@ bool sl_rd_view(const redisReply *r, const char *tenant, const char *id, struct 
               sl_rd_number(e[SV], &h->snapshot_version) && sl_rd_number(e[RT], &h->replay_tokens) &&
               sl_rd_number(e[FEN], &h->key.fence) && is_text(e[LK]) &&
               sl_rd_number(e[HELD], &held) && sl_rd_number(e[KB], &h->kept_bytes) &&
-              sl_rd_number(e[CN], &h->n_names);
+              sl_rd_number(e[CN], &h->n_names) && is_text(e[OP]) && e[OP]->len <= SL_STAMP_MAX;
     if (!ok)
         return false;
+    memcpy(h->stamp.s, e[OP]->str, e[OP]->len);
     if (e[META]->len)
         h->metadata = (struct sl_text){e[META]->str, e[META]->len};
     v.held = held != 0;
@@ -197,6 +198,11 @@ static void not_ok(struct sl_rd_op *op, const redisReply *r)
                            "session '%s' is at version %" PRIu64
                            " in the store; this speaks of version %" PRIu64,
                            op->id, n, op->version);
+    else if (!strcmp(word, "stamp"))
+        op->code = sl_fail(&op->err, SL_E_VERSION_MISMATCH,
+                           "version %" PRIu64 " of session '%s' is another one in the store, or "
+                           "was too long ago",
+                           op->version, op->id);
     else if (!strcmp(word, "fence"))
         op->code = sl_fail(&op->err, SL_E_LEASE_LOST,
                            "the lease of session '%s' ran out and another server took it; nothing "

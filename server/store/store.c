@@ -160,6 +160,11 @@ bool sl_store_is_shared(const struct sl_store *st)
     return st && st->kind->look;
 }
 
+struct sl_stamp sl_store_stamp(struct sl_store *st)
+{
+    return sl_store_is_shared(st) ? st->kind->stamp(st) : (struct sl_stamp){.s = ""};
+}
+
 uint64_t sl_store_lease_ms(const struct sl_store *st)
 {
     return st->kind->lease_ms(st);

@@ -17,6 +17,7 @@
 #ifndef SLATE_SERVER_STORE_H
 #define SLATE_SERVER_STORE_H
 
+#include <string.h>
 #include <uv.h>
 
 #include "proto/request.h"
@@ -24,12 +25,27 @@
 
 enum { SL_TENANT_MAX = 64 /* bytes of a tenant's name */ };
 
+/* Which commit has made a version, in a shared store: no two commits of any servers have the same.
+ * A store that came back older than it was (a crash, a backup) gives numbers of versions a second
+ * time: by this the one that a server has in memory is told from the one that the store has. */
+enum { SL_STAMP_MAX = 39 };
+struct sl_stamp {
+    char s[SL_STAMP_MAX + 1]; /* zeros behind it; "": none: of version 0, and of `dir:` */
+};
+static inline bool sl_stamps_are_same(const struct sl_stamp *a, const struct sl_stamp *b)
+{
+    return memcmp(a->s, b->s, sizeof a->s) == 0;
+}
+
 /* Which session, and which of its lives. */
 struct sl_store_key {
     const char *tenant;
     const char *id;
     unsigned char incarnation[16];
     uint64_t fence; /* of the lease that the caller holds; 0: none. Not looked at by `dir:` */
+    /* Of the version that a snapshot without a head is of; NULL: whichever the store has. Not
+     * looked at by other calls, nor by `dir:`. */
+    const struct sl_stamp *stamp;
     /* What the tenant may have; 0: any number. A shared store's alone: of `dir:` its caller knows
      * every session. */
     uint64_t max_sessions, max_bytes;
@@ -38,7 +54,8 @@ struct sl_store_key {
 /* What is known of a session without its state. */
 struct sl_store_head {
     struct sl_store_key key;
-    uint64_t version; /* of the last commit; 0: nothing was read yet */
+    uint64_t version;      /* of the last commit; 0: nothing was read yet */
+    struct sl_stamp stamp; /* of that commit; of one that is written: "": the store chooses one */
     uint64_t tokens_seen;
     int64_t created_at, used_at; /* Unix time, s */
     int64_t ttl_s;               /* 0: never expires */
@@ -62,7 +79,8 @@ struct sl_store_answer {
 
 /* One committed turn: what a replay needs. */
 struct sl_store_turn {
-    uint64_t version; /* after it; before it: version - 1 */
+    uint64_t version;      /* after it; before it: version - 1 */
+    struct sl_stamp stamp; /* for a shared store, and not loaded; "": the store chooses one */
     uint64_t tokens_seen;
     int64_t used_at;
     size_t n_drop; /* the last so many tokens of the conversation before (pending ones) go first:
@@ -147,7 +165,8 @@ void sl_store_put_head(struct sl_store *st, const struct sl_store_head *h, sl_st
 void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
                           const struct sl_store_turn *t, sl_store_done *cb, void *arg);
 /* The state at `version`, above the last snapshot's and at most the store's (turns may have been
- * committed while it was encoded: they stay); turns up to it are dropped. With `head` also writes
+ * committed while it was encoded: they stay; a shared store remembers the stamps of the last eight
+ * versions, and takes nothing of others); turns up to it are dropped. With `head` also writes
  * that, and `version` is then any from the store's on, or the session is new (a restore, a fork,
  * turns that were not written one by one). Takes over `data` (sl_free). */
 void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
@@ -223,6 +242,8 @@ void sl_store_remove(struct sl_store *st, const struct sl_store_key *k, sl_store
  * The calls below are a shared store's only, and those above know leases only there. */
 
 bool sl_store_is_shared(const struct sl_store *st);
+/* For the commit that its caller makes next; of no store (NULL) and of `dir:` there is none. */
+struct sl_stamp sl_store_stamp(struct sl_store *st);
 uint64_t sl_store_lease_ms(const struct sl_store *st);
 /* The store's clock, Unix time, s: times to live run on it. As of the last answer; 0: none yet. */
 int64_t sl_store_now(const struct sl_store *st);

@@ -10,7 +10,7 @@
 
 #include "server/store/redis.h"
 
-enum { DEPTH_MAX = 4, ELEMENTS_MAX = 28, LIMIT = 5 };
+enum { DEPTH_MAX = 4, ELEMENTS_MAX = 28, LIMIT = 5, VIEW = 17 };
 
 /* --- the input ---------------------------------------------------------------------------------*/
 
@@ -134,6 +134,9 @@ static const char hex32[] = "00112233445566778899aabbccddeeff";
 /* What redis_lua.c's view() gives. */
 static void fill_view(redisReply *r, const char *word)
 {
+    static const char *const stamps[] = {"", "0011223344556677.9",
+                                         "00112233445566770000000000000009",
+                                         "0011223344556677.1234567890123456789012"};
     redisReply *const parts[] = {string(word),
                                  number(1000000 + take()),
                                  string(hex32),
@@ -149,7 +152,8 @@ static void fill_view(redisReply *r, const char *word)
                                  string(take() % 2 ? "key" : ""),
                                  number(take() % 2),
                                  number(take()),
-                                 number(take() % 3)};
+                                 number(take() % 3),
+                                 string(stamps[take() % 4])};
     size_t n = sizeof parts / sizeof *parts;
     assert(r->elements >= n);
     for (size_t i = 0; i < n; i++)
@@ -247,7 +251,7 @@ static void fill_kept(redisReply **e, uint64_t from)
 
 static redisReply *whole_load(void)
 {
-    enum { VIEW = 16, LOAD = 26 };
+    enum { LOAD = VIEW + 10 };
     redisReply *r = array(LOAD);
     fill_view(r, "ok");
     uint64_t from = 0;
@@ -278,7 +282,7 @@ static redisReply *whole_list(void)
     r->element[1] = number(take());
     r->element[2] = maybe(number(take() % 2));
     for (size_t i = 0; i < n; i++) {
-        redisReply *v = array(16);
+        redisReply *v = array(VIEW);
         fill_view(v, take() % 8 ? "id" : "not an id");
         r->element[3 + i] = maybe(v);
     }
@@ -317,7 +321,7 @@ static redisReply *answer(void)
     unsigned what = take();
     switch (what % 8) {
     case 0: {
-        redisReply *r = array(16);
+        redisReply *r = array(VIEW);
         fill_view(r, what & 64 ? "busy" : "ok");
         return r;
     }

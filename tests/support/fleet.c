@@ -147,11 +147,23 @@ void fleet_kill_redis(struct fleet *f)
     redis_end(&f->redis, SIGKILL);
 }
 
+static void until_found(struct fleet *f)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        until_metric(f->node[i].c, founds, f->n_found[i] + 1);
+}
+
 void fleet_redis_is_back(struct fleet *f, bool empty)
 {
     (empty ? redis_start_empty : redis_start)(&f->redis);
-    for (unsigned i = 0; i < FLEET_NODES; i++)
-        until_metric(f->node[i].c, founds, f->n_found[i] + 1);
+    until_found(f);
+}
+
+void fleet_redis_is_older(struct fleet *f)
+{
+    fleet_kill_redis(f);
+    redis_start_older(&f->redis);
+    until_found(f);
 }
 
 /* --- the mirror --------------------------------------------------------------------------------*/

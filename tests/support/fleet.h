@@ -52,6 +52,8 @@ double fleet_metric(const struct fleet *f, const char *name);
  * All nodes must be up. */
 void fleet_kill_redis(struct fleet *f);
 void fleet_redis_is_back(struct fleet *f, bool empty);
+/* Kills it and starts it with what redis_keep_copy() has kept. */
+void fleet_redis_is_older(struct fleet *f);
 
 struct twin {
     struct fleet fleet;

@@ -104,13 +104,6 @@ void redis_start(struct redis *r)
     }
 }
 
-void redis_start_empty(struct redis *r)
-{
-    remove_tree(r->data);
-    assert_int_equal(mkdir(r->data, 0700), 0);
-    redis_start(r);
-}
-
 static void make_folder(struct redis *r, const char *name)
 {
     char path[512], real[512];
@@ -150,6 +143,35 @@ static bool system_does(const char *fmt, ...)
     va_end(args);
     snprintf(quiet, sizeof quiet, "PATH=$PATH:/usr/sbin:/sbin; { %s ; } >/dev/null 2>&1", command);
     return system(quiet) == 0;
+}
+
+void redis_start_empty(struct redis *r)
+{
+    remove_tree(r->data);
+    assert_int_equal(mkdir(r->data, 0700), 0);
+    redis_start(r);
+}
+
+static void name_copy(const struct redis *r, char ret[80])
+{
+    snprintf(ret, 80, "%s.kept", r->data);
+}
+
+void redis_keep_copy(struct redis *r)
+{
+    char kept[80];
+    name_copy(r, kept);
+    remove_tree(kept);
+    assert_true(system_does("cp -a %s %s", r->data, kept));
+}
+
+void redis_start_older(struct redis *r)
+{
+    char kept[80];
+    name_copy(r, kept);
+    remove_tree(r->data);
+    assert_true(system_does("cp -a %s %s", kept, r->data));
+    redis_start(r);
 }
 
 /* Names and addresses follow from the process's number, so that tests do not meet. */
@@ -214,6 +236,7 @@ void redis_end(struct redis *r, int signal)
 
 void redis_done(struct redis *r)
 {
+    char kept[80];
     if (r->pid) {
         redis_signal(r, SIGCONT);
         redis_end(r, SIGKILL);
@@ -224,6 +247,8 @@ void redis_done(struct redis *r)
         (void)system_does("ip netns del %s", r->netns); /* and the wires */
     remove_tree(r->folder);
     remove_tree(r->data);
+    name_copy(r, kept);
+    remove_tree(kept);
 }
 
 static redisContext *say(struct redis *r, const char *fmt, va_list args)

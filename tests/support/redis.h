@@ -37,6 +37,10 @@ void redis_done(struct redis *r); /* ended if it runs; its folder is removed */
 void redis_start(struct redis *r);
 /* Again, without them: its operator has lost them. */
 void redis_start_empty(struct redis *r);
+/* A copy of them as they are now, in place of an earlier one; and again, with that copy: it came
+ * back older than it was. */
+void redis_keep_copy(struct redis *r);
+void redis_start_older(struct redis *r);
 /* SIGTERM or SIGKILL; returns when it has ended. */
 void redis_end(struct redis *r, int signal);
 void redis_signal(struct redis *r, int signal);
