@@ -85,7 +85,7 @@ static redisReply *any(unsigned depth)
         "missing",   "",           "-1",      "18446744073709551616",
         "named",     "names",      "unnamed", "unkept",
         "LOADING x", "NOSCRIPT x", "OOM x",   "ERR Error: -READONLY",
-        "WRONGTYPE", "ERR "};
+        "WRONGTYPE", "ERR ",       "stamp"};
     static const int texts[] = {REDIS_REPLY_STRING, REDIS_REPLY_STATUS, REDIS_REPLY_ERROR};
     unsigned what = take();
     char bytes[64];
@@ -136,7 +136,7 @@ static void fill_view(redisReply *r, const char *word)
 {
     static const char *const stamps[] = {"", "0011223344556677.9",
                                          "00112233445566770000000000000009",
-                                         "0011223344556677.1234567890123456789012"};
+                                         "0011223344556677.12345678901234567890123"};
     redisReply *const parts[] = {string(word),
                                  number(1000000 + take()),
                                  string(hex32),
@@ -277,14 +277,15 @@ static redisReply *whole_load(void)
 static redisReply *whole_list(void)
 {
     size_t n = take() % (LIMIT + 2);
-    redisReply *r = array(3 + n);
+    redisReply *r = array(4 + n);
     r->element[0] = string("ok");
     r->element[1] = number(take());
     r->element[2] = maybe(number(take() % 2));
+    r->element[3] = maybe(string(take() % 2 ? "last" : ""));
     for (size_t i = 0; i < n; i++) {
         redisReply *v = array(VIEW);
         fill_view(v, take() % 8 ? "id" : "not an id");
-        r->element[3 + i] = maybe(v);
+        r->element[4 + i] = maybe(v);
     }
     return r;
 }
