@@ -133,7 +133,8 @@ bench: all $(BENCHES) ## first figures: kernels and steps, beside the limits mea
 
 SOAK := $(B)/tests/fault/durable_test $(B)/tests/fault/calls_test $(B)/tests/api/paging_test \
         $(B)/tests/api/sequences_test $(B)/tests/api/many_test $(B)/tests/api/cycling_test \
-        $(B)/tests/api/hostile_test $(B)/tests/cluster/fleet_load_test \
+        $(B)/tests/api/hostile_test $(B)/tests/api/hostile_bytes_test \
+        $(B)/tests/cluster/fleet_load_test \
         $(B)/tests/cluster/sequences_fleet_test \
         $(B)/tests/bench/long_bench
 soak: all $(SOAK) ## 1,000 kills under load (in a fleet 200, and 50 of its Redis), each call failing, 100,000 sessions in 64 places, stores of a million, 10,000 idle connections, a million tokens in one session
@@ -144,6 +145,7 @@ soak: all $(SOAK) ## 1,000 kills under load (in a fleet 200, and 50 of its Redis
 	SLATE_BUILD=$(B) $(B)/tests/api/many_test 1000000
 	SLATE_BUILD=$(B) $(B)/tests/api/cycling_test 100000 600
 	SLATE_BUILD=$(B) $(B)/tests/api/hostile_test 10000
+	SLATE_BUILD=$(B) $(B)/tests/api/hostile_bytes_test 10000
 	SLATE_BUILD=$(B) $(B)/tests/cluster/fleet_load_test 200
 	SLATE_BUILD=$(B) $(B)/tests/cluster/sequences_fleet_test 300
 	$(B)/tests/bench/long_bench 1000000

@@ -8,15 +8,14 @@
 
 #include <cmocka.h>
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/support/honest.h"
+#include "tests/support/process.h"
 
 enum { SLICE_MS = 10000, PAIRS = 5, PAIRS_MAX = 15 };
 
@@ -45,51 +44,25 @@ struct got {
     double rate, cpu_rate;
 };
 
-/* Seconds that the server's threads were on the processors, but for those of low priority: their
- * time is what others leave. */
-static double cpu_s(const struct server *s)
-{
-    char path[64], line[512];
-    double sum = 0;
-    snprintf(path, sizeof path, "/proc/%d/task", (int)s->pid);
-    DIR *d = opendir(path);
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d)) != NULL;) {
-        long nice;
-        unsigned long long ns = 0;
-        char stat[128];
-        snprintf(stat, sizeof stat, "%s/%.20s/stat", path, e->d_name);
-        FILE *f = e->d_name[0] == '.' ? NULL : fopen(stat, "r");
-        bool whole = f && fgets(line, sizeof line, f);
-        const char *at = whole ? strrchr(line, ')') : NULL;
-        if (f)
-            fclose(f);
-        if (!at ||
-            sscanf(at, ") %*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld",
-                   &nice) != 1)
-            continue;
-        snprintf(stat, sizeof stat, "%s/%.20s/schedstat", path, e->d_name);
-        f = fopen(stat, "r");
-        if (f && nice <= getpriority(PRIO_PROCESS, 0) && fscanf(f, "%llu", &ns) == 1)
-            sum += (double)ns / 1e9;
-        if (f)
-            fclose(f);
-    }
-    closedir(d);
-    return sum;
-}
+/* One of the two between which slices take turns. */
+struct side {
+    struct server *s;
+    struct honest *h;
+    const struct foe_plan *plan; /* NULL: no foes are started for it */
+    unsigned port;               /* where they go */
+};
 
-static struct got slice(struct server *s, struct honest *h, const struct foe_plan *plan,
-                        unsigned port)
+static struct got slice(const struct side *d)
 {
     size_t n = 0;
-    struct foes *f = foes_start(plan, port);
-    if (!plan->life_ms) /* they come once: what they ask for at first is done meanwhile */
-        (void)honest_slice(h, attack_terms.n_slice / 2, SLICE_MS, NULL);
-    double before = cpu_s(s);
-    double rate = honest_slice(h, attack_terms.n_slice, SLICE_MS, &n);
-    double used = cpu_s(s) - before;
-    foes_stop(f, NULL);
+    struct foes *f = d->plan ? foes_start(d->plan, d->port) : NULL;
+    if (f && !d->plan->life_ms) /* they come once: what they ask for at first is done meanwhile */
+        (void)honest_slice(d->h, attack_terms.n_slice / 2, SLICE_MS, NULL);
+    double before = process_cpu_usual_s(d->s->pid);
+    double rate = honest_slice(d->h, attack_terms.n_slice, SLICE_MS, &n);
+    double used = process_cpu_usual_s(d->s->pid) - before;
+    if (f)
+        foes_stop(f, NULL);
     return (struct got){rate, (double)n / used};
 }
 
@@ -114,46 +87,42 @@ struct clock_of {
     double busy, all, own;
 };
 
-static struct clock_of clock_now(const struct server *s, const struct sink *sink)
+/* pids: whose own time is the test's, up to a 0. */
+static struct clock_of clock_now(const pid_t *pids)
 {
-    const pid_t own[] = {getpid(), s->pid, sink->pid};
     struct clock_of c = {0};
     processors(&c.busy, &c.all);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+    for (size_t i = 0; pids[i]; i++) {
         struct timespec ts;
         clockid_t id;
-        assert_int_equal(clock_getcpuclockid(own[i], &id), 0);
+        assert_int_equal(clock_getcpuclockid(pids[i], &id), 0);
         assert_int_equal(clock_gettime(id, &ts), 0);
         c.own += (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
     }
     return c;
 }
 
-void attack(const char *name, struct server *s, const struct foe_plan *p)
+/* Slices of both, in turns; prints the numbers and judges them. */
+static void compare(const char *name, const struct side *quiet, const struct side *attacked,
+                    const pid_t *pids)
 {
     double without[PAIRS_MAX], under[PAIRS_MAX], ratio[PAIRS_MAX], cpu[PAIRS_MAX], wall, own, r;
-    struct foe_plan plan = *p;
-    struct sink sink;
-    sink_open(&sink);
-    struct honest *h = honest_open(s->port);
     size_t n = 0;
-    plan.clock = s->pid; /* so many attacks to so much work, on a busy machine as on a quiet one */
-    (void)honest_slice(h, attack_terms.n_slice, SLICE_MS, NULL);
-    struct clock_of begun = clock_now(s, &sink);
+    struct clock_of begun = clock_now(pids);
     do {
         for (size_t end = n + PAIRS; n < end; n++) {
             struct got a, b;
             if (n % 2)
-                b = slice(s, h, &plan, s->port);
-            a = slice(s, h, &plan, sink.port);
+                b = slice(attacked);
+            a = slice(quiet);
             if (n % 2 == 0)
-                b = slice(s, h, &plan, s->port);
+                b = slice(attacked);
             without[n] = a.rate;
             under[n] = b.rate;
             ratio[n] = b.rate / a.rate;
             cpu[n] = b.cpu_rate / a.cpu_rate;
         }
-        struct clock_of now = clock_now(s, &sink);
+        struct clock_of now = clock_now(pids);
         double others = (now.busy - begun.busy - (now.own - begun.own)) / (now.all - begun.all);
         wall = median_of(ratio, n);
         own = median_of(cpu, n);
@@ -161,13 +130,36 @@ void attack(const char *name, struct server *s, const struct foe_plan *p)
         if (others > others_max)
             printf("%s: others take %.0f %% of the processors: judged by the server's time\n", name,
                    100 * others);
-    } while (r < attack_terms.least && n < PAIRS_MAX);
+    } while (r < attack_terms.least && r > attack_terms.least / 2 && n < PAIRS_MAX);
     printf("%s: %.0f requests/s without, %.0f under it: %.0f %%; %.0f %% by the server's time "
            "(%zu pairs)\n",
            name, median_of(without, n), median_of(under, n), 100 * wall, 100 * own, n);
     fflush(stdout);
-    honest_close(h);
-    sink_close(&sink);
     if (r < attack_terms.least)
         fail_msg("%s: honest clients keep %.0f %% of their throughput", name, 100 * r);
+}
+
+void attack(const char *name, struct server *s, const struct foe_plan *p)
+{
+    struct foe_plan plan = *p;
+    struct sink sink;
+    sink_open(&sink);
+    struct honest *h = honest_open(s->port);
+    plan.clock = s->pid; /* so many attacks to so much work, on a busy machine as on a quiet one */
+    (void)honest_slice(h, attack_terms.n_slice, SLICE_MS, NULL);
+    compare(name, &(struct side){s, h, &plan, sink.port}, &(struct side){s, h, &plan, s->port},
+            (const pid_t[]){getpid(), s->pid, sink.pid, 0});
+    honest_close(h);
+    sink_close(&sink);
+}
+
+void attack_beside(const char *name, struct server *quiet, struct server *s)
+{
+    const struct side a = {.s = quiet, .h = honest_open(quiet->port)},
+                      b = {.s = s, .h = honest_open(s->port)};
+    (void)honest_slice(a.h, attack_terms.n_slice, SLICE_MS, NULL);
+    (void)honest_slice(b.h, attack_terms.n_slice, SLICE_MS, NULL);
+    compare(name, &a, &b, (const pid_t[]){getpid(), quiet->pid, s->pid, 0});
+    honest_close(a.h);
+    honest_close(b.h);
 }

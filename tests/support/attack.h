@@ -19,8 +19,13 @@ struct attack_terms {
 };
 extern struct attack_terms attack_terms; /* 0.66 and 500, until it is told otherwise */
 
-/* The attack against s: pairs of slices, and as many more as it takes for the median to be right.
- * Fails the test where they keep less. */
+/* The attack against s: pairs of slices, and as many more as it takes for the median to be right
+ * (no more where it is not half of what it must be). Fails the test where they keep less. */
 void attack(const char *name, struct server *s, const struct foe_plan *plan);
+
+/* The same for an attack that is under way and lasts: slices of s, which is under it, take turns
+ * with those of another server, which is not. What the foes do must cost both sides the same:
+ * nothing. */
+void attack_beside(const char *name, struct server *quiet, struct server *s);
 
 #endif

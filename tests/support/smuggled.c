@@ -25,6 +25,9 @@ const char *const smuggled[N_SMUGGLED] = {
     POST_HEAD "X: a\r\n\tContent-Length: 70\r\n\r\n" SMUGGLED_REQUEST,
     POST_HEAD "X: a\nContent-Length: 0\r\n\r\n" SMUGGLED_REQUEST, /* bare LF */
     POST_HEAD "X: a\rContent-Length: 0\r\n\r\n" SMUGGLED_REQUEST, /* bare CR */
+    /* a line's end for some */
+    POST_HEAD "X: a\x0b"
+              "Y: b\r\nContent-Length: 0\r\n\r\n" SMUGGLED_REQUEST,
     POST_HEAD CHUNKED "\n0\r\n\r\n" SMUGGLED_REQUEST,
     POST_HEAD CHUNKED "\r\n0x0\r\n\r\n" SMUGGLED_REQUEST, /* odd sizes of chunks */
     POST_HEAD CHUNKED "\r\n-1\r\n\r\n" SMUGGLED_REQUEST,

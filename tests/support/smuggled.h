@@ -5,7 +5,7 @@
 
 #define SMUGGLED_REQUEST "DELETE /v1/sessions/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-enum { N_SMUGGLED = 36 };
+enum { N_SMUGGLED = 37 };
 
 extern const char *const smuggled[N_SMUGGLED];
 
