@@ -472,11 +472,37 @@ static void accept_one(struct sl_net *n)
         take_in(c);
 }
 
+static void on_turn(uv_check_t *turn);
+
+static void accept_now(struct sl_net *n)
+{
+    n->n_new++;
+    uv_check_start(&n->turn, on_turn);
+    accept_one(n);
+}
+
+static void on_turn(uv_check_t *turn)
+{
+    struct sl_net *n = turn->data;
+    n->n_new = 0;
+    uv_check_stop(turn);
+    if (n->more && n->listening) {
+        n->more = false;
+        accept_now(n);
+    }
+}
+
+/* At each turn of the loop a quarter of the places may be taken: else thousands that come at once
+ * push out who came among them before it was looked whether that one has asked for something. The
+ * rest waits in the kernel; libuv asks for no further one until the one that it has is accepted. */
 static void on_connection(uv_stream_t *s, int status)
 {
+    enum { SHARE = 4 };
     struct sl_net *n = s->data;
-    if (status == 0)
-        accept_one(n);
+    if (status == 0 && n->n_new > n->env->max_connections / SHARE)
+        n->more = true;
+    else if (status == 0)
+        accept_now(n);
     else
         sl_log(SL_LOG_WARN, "a connection was not accepted", SL_LS("why", uv_strerror(status)));
 }
@@ -491,8 +517,9 @@ enum sl_code sl_net_open(struct sl_net *n, uv_loop_t *loop, struct sl_conn_env *
     if (!n->spare)
         return sl_fail(err, SL_E_NO_MEMORY, "not enough memory to listen");
     uv_idle_init(loop, &n->idle);
-    n->idle.data = n;
-    n->has_idle = true;
+    uv_check_init(loop, &n->turn);
+    n->idle.data = n->turn.data = n;
+    n->has_handles = true;
     enum sl_code c = sl_hangups_open(&n->hangups, loop, on_hangup, err);
     return c ? c : sl_net_listen(n, on_connection, err);
 }
@@ -541,8 +568,10 @@ void sl_net_close(struct sl_net *n)
     sl_net_cut_all(n);
     sl_free(n->spare);
     n->spare = NULL;
-    if (n->has_idle)
+    if (n->has_handles) {
         uv_close((uv_handle_t *)&n->idle, NULL);
-    n->has_idle = false;
+        uv_close((uv_handle_t *)&n->turn, NULL);
+    }
+    n->has_handles = false;
     sl_hangups_close(&n->hangups);
 }

@@ -32,7 +32,10 @@ struct sl_net {
     char address[128]; /* as sl_server_address() gives it */
     char *unix_path;   /* to be removed at the end; NULL: TCP */
     uv_idle_t idle;
-    bool has_idle;
+    uv_check_t turn; /* of the loop, in which something was accepted */
+    size_t n_new;    /* accepted in this turn */
+    bool more;       /* one was left to the next turn */
+    bool has_handles;
     struct sl_hangups hangups;  /* of those that are not read */
     bool crowded;               /* --max-write-memory is exceeded: the loop's next turn thins out */
     struct sl_net_conn *conns;  /* all, doubly linked */
@@ -55,7 +58,7 @@ bool sl_net_awaits(const struct sl_net *n);
 void sl_net_stop_listening(struct sl_net *n);
 void sl_net_stop_all(struct sl_net *n); /* sl_conn_stop() on every connection */
 void sl_net_cut_all(struct sl_net *n);  /* closes every connection now */
-/* Closes listener and idle handle; the loop must run to see them off. */
+/* Closes the listener and the other handles; the loop must run to see them off. */
 void sl_net_close(struct sl_net *n);
 
 /* net_listen.c: sl_net_open()'s part of it. */

@@ -9,6 +9,7 @@
  *   idle connections
  *       --max-connections: a twin keeps all of them
  *       a newcomer takes the place of who has waited longest: else honest ones are refused
+ *       a quarter of the places at each turn of the loop: else who comes among many goes unheard
  *   slow heads, slow bodies
  *       --header-timeout, --body-timeout: a twin keeps them
  *   slow readers
@@ -63,6 +64,29 @@ static void test_idle_connections(void **state)
     assert_true(held <= (double)hostile_idle / 4);
     assert_true(raw_metric(s, "slate_http_connections_shed_total") >= (double)hostile_idle / 2);
     crowd_close(c);
+    server_stop(s);
+}
+
+/* Who comes among many that come at once has an answer, though there are more behind it than there
+ * are places. */
+static void test_idle_connections_that_come_at_once(void **state)
+{
+    (void)state;
+    const struct foe_plan plan = {.n = 400};
+    int status;
+    struct server *s = hostile_start(ARGS("--max-connections", "64"));
+    assert_int_equal(kill(s->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(s->pid, &status, WUNTRACED), s->pid);
+    assert_true(WIFSTOPPED(status));
+    struct foes *before = foes_start(&plan, s->port);
+    struct raw *honest = raw_open(s);
+    raw_puts(honest, GET("/livez"));
+    struct foes *behind = foes_start(&plan, s->port);
+    assert_int_equal(kill(s->pid, SIGCONT), 0);
+    raw_expect(honest, 200);
+    raw_close(honest);
+    foes_stop(before, NULL);
+    foes_stop(behind, NULL);
     server_stop(s);
 }
 
@@ -309,6 +333,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_idle_connections),
+        cmocka_unit_test(test_idle_connections_that_come_at_once),
         cmocka_unit_test(test_idle_connections_that_are_held),
         cmocka_unit_test(test_slow_headers),
         cmocka_unit_test(test_slow_bodies),
