@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/forward.h"
 #include "server/sessions_priv.h"
@@ -350,11 +351,15 @@ void sl_sessions_save(struct sl_sessions *ss, struct sl_session *s, sl_session_d
 
 static void flush_more(struct sl_sessions *ss);
 
+/* Whose turns are stored as they are made is in the store without this snapshot, too: they are read
+ * again when it is loaded. */
 static void on_flushed(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_sessions *ss = arg;
-    (void)s;
-    if (err && ss->n_flush_failed++ == 0)
+    if (err && sl_session_writes_turns(ss, s))
+        sl_log(SL_LOG_WARN, "a session's last turns are stored without a snapshot",
+               SL_LS("session", s->id), SL_LS("why", err->message));
+    else if (err && ss->n_flush_failed++ == 0)
         ss->flush_error = *err;
     ss->n_flushing--;
     flush_more(ss);

@@ -374,6 +374,25 @@ static void full_at_the_end(void **state)
     node_done(&node);
 }
 
+/* One of sessions whose turns are stored has lost nothing, and says no more than that. */
+static void full_at_the_end_of_stored_turns(void **state)
+{
+    (void)state;
+    up("end");
+    node_start(&node);
+    make("a");
+    make("twin");
+    node_limit_files(&node, 400);
+    node_signal(&node, SIGTERM);
+    server_wait_log(node.a.server, "a session's last turns are stored without a snapshot");
+    client_close(node.a.client);
+    assert_int_equal(server_end(node.a.server, 0), 0);
+    node.a = (struct api){0};
+    node_start(&node);
+    same_next("a", "twin");
+    node_done(&node);
+}
+
 static int after(void **state)
 {
     (void)state;
@@ -394,6 +413,7 @@ int main(void)
         TEST(full_disk_and_full_memory),
         TEST(files_that_may_not_grow),
         TEST(full_at_the_end),
+        TEST(full_at_the_end_of_stored_turns),
     };
     return cmocka_run_group_tests_name("disk", tests, NULL, NULL);
 }
