@@ -67,17 +67,23 @@ static void test_idle_connections(void **state)
     server_stop(s);
 }
 
+/* SIGSTOP, and it stands still. */
+static void halt(const struct server *s)
+{
+    int status;
+    assert_int_equal(kill(s->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(s->pid, &status, WUNTRACED), s->pid);
+    assert_true(WIFSTOPPED(status));
+}
+
 /* Who comes among many that come at once has an answer, though there are more behind it than there
  * are places. */
 static void test_idle_connections_that_come_at_once(void **state)
 {
     (void)state;
     const struct foe_plan plan = {.n = 400};
-    int status;
     struct server *s = hostile_start(ARGS("--max-connections", "64"));
-    assert_int_equal(kill(s->pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(s->pid, &status, WUNTRACED), s->pid);
-    assert_true(WIFSTOPPED(status));
+    halt(s);
     struct foes *before = foes_start(&plan, s->port);
     struct raw *honest = raw_open(s);
     raw_puts(honest, GET("/livez"));
@@ -279,7 +285,6 @@ static double answered_before_others(struct server *s, const char *thousand)
     static const char count[] = "\nslate_http_request_duration_seconds_count ";
     struct raw *one = raw_open(s), *others[OTHERS];
     double most = 0;
-    int status;
     raw_puts(one, GET("/livez")); /* it has been accepted when it is answered */
     raw_expect(one, 200);
     for (int i = 0; i < OTHERS; i++) {
@@ -288,9 +293,7 @@ static double answered_before_others(struct server *s, const char *thousand)
         raw_expect(others[i], 200);
     }
     double before = raw_metric(s, "slate_http_request_duration_seconds_count");
-    assert_int_equal(kill(s->pid, SIGSTOP), 0);
-    assert_int_equal(waitpid(s->pid, &status, WUNTRACED), s->pid);
-    assert_true(WIFSTOPPED(status));
+    halt(s);
     raw_puts(one, thousand);
     for (int i = 0; i < OTHERS; i++)
         raw_puts(others[i], GET("/metrics"));

@@ -37,17 +37,23 @@ static void stamped_turn(struct shop *st, const struct sl_store_key *k, uint64_t
     assert_int_equal(g.code, SL_OK);
 }
 
-/* The session's key, with the stamp of what is put. */
-static enum sl_code put(struct shop *st, const struct sl_store_key *k, uint64_t version,
-                        const char *text, const struct sl_store_head *h)
+/* Under the session's key, with the stamp of what is put; st waits for *ret. */
+static void begin_put(struct shop *st, const struct sl_store_key *k, uint64_t version,
+                      const char *text, const struct sl_store_head *h, struct got *ret)
 {
-    struct got g;
     const struct sl_stamp s = stamp(text);
     struct sl_store_key key = *k;
     key.stamp = &s;
     unsigned char *p = sl_calloc(1, SIZE);
     assert_non_null(p);
-    sl_store_put_snapshot(st->store, &key, version, h, p, SIZE, on_got, expect(st, &g));
+    sl_store_put_snapshot(st->store, &key, version, h, p, SIZE, on_got, expect(st, ret));
+}
+
+static enum sl_code put(struct shop *st, const struct sl_store_key *k, uint64_t version,
+                        const char *text, const struct sl_store_head *h)
+{
+    struct got g;
+    begin_put(st, k, version, text, h, &g);
     shop_run(st);
     return g.code;
 }
@@ -109,14 +115,6 @@ static void test_what_is_told(void **state)
     free_shop(st);
 }
 
-static long long n_keys(void)
-{
-    redisReply *r = redis_ask(&redis, "DBSIZE");
-    long long n = r->integer;
-    freeReplyObject(r);
-    return n;
-}
-
 static void test_snapshots_of_another_history(void **state)
 {
     (void)state;
@@ -127,7 +125,7 @@ static void test_snapshots_of_another_history(void **state)
     struct sl_store_key k = shop_key(st, 0);
     for (uint64_t v = 1; v <= 4; v++)
         stamped_turn(st, &k, v, text[v]);
-    long long n = n_keys();
+    long long n = redis_n_keys(&redis);
     for (uint64_t v = 1; v <= 4; v++) {
         assert_int_equal(put(st, &k, v, "u.1", NULL), SL_E_VERSION_MISMATCH);
         assert_int_equal(put(st, &k, v, text[v == 4 ? 3 : v + 1], NULL), SL_E_VERSION_MISMATCH);
@@ -135,14 +133,9 @@ static void test_snapshots_of_another_history(void **state)
         assert_int_equal(put(st, &k, v, "", NULL), SL_E_VERSION_MISMATCH);
     }
     is_at(st, &k, 4, "t.4", 0);
-    assert_int_equal(n_keys(), n); /* nor are their bytes left */
+    assert_int_equal(redis_n_keys(&redis), n); /* nor are their bytes left */
     struct got g;
-    struct sl_store_key other = k;
-    const struct sl_stamp u = stamp("u.1");
-    other.stamp = &u;
-    unsigned char *p = sl_calloc(1, SIZE);
-    assert_non_null(p);
-    sl_store_put_snapshot(st->store, &other, 2, NULL, p, SIZE, on_got, expect(st, &g));
+    begin_put(st, &k, 2, "u.1", NULL, &g);
     must_fail(st, &g, SL_E_VERSION_MISMATCH, "is another one in the store");
     assert_int_equal(put(st, &k, 2, "t.2", NULL), SL_OK);
     is_at(st, &k, 4, "t.4", 2);

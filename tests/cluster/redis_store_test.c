@@ -48,14 +48,6 @@ static void test_random_changes_kept(void **state)
     }
 }
 
-static long long n_keys(void)
-{
-    redisReply *r = redis_ask(&redis, "DBSIZE");
-    long long n = r->integer;
-    freeReplyObject(r);
-    return n;
-}
-
 static void test_nothing_kept_is_left(void **state)
 {
     (void)state;
@@ -69,13 +61,13 @@ static void test_nothing_kept_is_left(void **state)
         shop_run(st);
         /* the form's number, counts, head, lists of ids, turns, kept ones, names; and the
          * snapshots, of which each name holds one at most */
-        assert_true(n_keys() <= 9 + 5 + (long long)st->v[0].n_names);
+        assert_true(redis_n_keys(&redis) <= 9 + 5 + (long long)st->v[0].n_names);
     }
     assert_int_equal(st->v[0].n_names, 3);
     assert_int_equal(shop_check_past(st), 0);
     do_remove(st, 0);
     shop_run(st);
-    assert_int_equal(n_keys(), 1);
+    assert_int_equal(redis_n_keys(&redis), 1);
     free_shop(st);
 }
 

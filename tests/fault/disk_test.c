@@ -355,6 +355,18 @@ static void files_that_may_not_grow(void **state)
     node_done(&node);
 }
 
+/* SIGTERM where there is no room for a snapshot: it says so, and why, and ends with that status. */
+static void ends_without_room(const char *log, int status)
+{
+    node_limit_files(&node, 400);
+    node_signal(&node, SIGTERM);
+    server_wait_log(node.a.server, log);
+    assert_non_null(strstr(node.a.server->log, "File too large"));
+    client_close(node.a.client);
+    assert_int_equal(server_end(node.a.server, 0), status);
+    node.a = (struct api){0};
+}
+
 /* At a drain of sessions that are only in memory it fails: it says how many, why, and so. */
 static void full_at_the_end(void **state)
 {
@@ -364,13 +376,7 @@ static void full_at_the_end(void **state)
                                     "--sessions-in-memory=4", "--durability=drain", NULL});
     node_start(&node);
     make("a");
-    node_limit_files(&node, 400);
-    node_signal(&node, SIGTERM);
-    server_wait_log(node.a.server, "sessions could not be stored");
-    assert_non_null(strstr(node.a.server->log, "File too large"));
-    client_close(node.a.client);
-    assert_int_equal(server_end(node.a.server, 0), 1);
-    node.a = (struct api){0};
+    ends_without_room("sessions could not be stored", 1);
     node_done(&node);
 }
 
@@ -382,12 +388,7 @@ static void full_at_the_end_of_stored_turns(void **state)
     node_start(&node);
     make("a");
     make("twin");
-    node_limit_files(&node, 400);
-    node_signal(&node, SIGTERM);
-    server_wait_log(node.a.server, "a session's last turns are stored without a snapshot");
-    client_close(node.a.client);
-    assert_int_equal(server_end(node.a.server, 0), 0);
-    node.a = (struct api){0};
+    ends_without_room("a session's last turns are stored without a snapshot", 0);
     node_start(&node);
     same_next("a", "twin");
     node_done(&node);

@@ -304,3 +304,11 @@ void redis_do(struct redis *r, const char *fmt, ...)
         fail_msg("redis, %s: %s", fmt, reply->str);
     freeReplyObject(reply);
 }
+
+long long redis_n_keys(struct redis *r)
+{
+    redisReply *reply = redis_ask(r, "DBSIZE");
+    long long n = reply->integer;
+    freeReplyObject(reply);
+    return n;
+}

@@ -51,5 +51,6 @@ redisReply *redis_ask(struct redis *r, const char *fmt, ...);
 redisContext *redis_say(struct redis *r, const char *fmt, ...);
 /* The same, where the answer must be "OK" (or anything but an error). */
 void redis_do(struct redis *r, const char *fmt, ...);
+long long redis_n_keys(struct redis *r);
 
 #endif
