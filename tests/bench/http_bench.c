@@ -73,6 +73,7 @@ static const struct {
     [WORK_FIRST_99] = {"first_token_p99_ms", "first p99", 1e3},
     [WORK_GAP_50] = {"between_tokens_p50_ms", "between p50", 1e3},
     [WORK_GAP_99] = {"between_tokens_p99_ms", "between p99", 1e3},
+    [WORK_UNEVEN] = {"between_tokens_p99_over_p50", "p99 / p50", 1},
     [WORK_PREFILL] = {"prefill_alone_ms", "prefill", 1e3},
     [WORK_LONGEST] = {"longest_gap_ms", "longest gap", 1e3},
     [WORK_ALONE] = {"longest_gap_alone_ms", "longest alone", 1e3},

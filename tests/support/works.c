@@ -121,8 +121,10 @@ void work_steady(struct works *w, const struct serving *server, size_t clients, 
     series_add(&cell[WORK_FIRST_99], sample_quantile(&l.first, 0.99));
     series_add(&cell[WORK_RATE],
                (double)n * (double)l.n_tokens / (double)l.n_events / (end - from));
-    series_add(&cell[WORK_GAP_50], sample_quantile(&gaps, 0.5));
-    series_add(&cell[WORK_GAP_99], sample_quantile(&gaps, 0.99));
+    double usual = sample_quantile(&gaps, 0.5), long_one = sample_quantile(&gaps, 0.99);
+    series_add(&cell[WORK_GAP_50], usual);
+    series_add(&cell[WORK_GAP_99], long_one);
+    series_add(&cell[WORK_UNEVEN], long_one / usual);
     sample_done(&gaps);
     sample_done(&l.first);
     streams_done(&l.v);

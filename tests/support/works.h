@@ -23,9 +23,9 @@
 
 enum { WORK_CLIENTS_MAX = 1024, WORK_LONG_PROMPT = 2000, WORK_IDLE = 256 };
 
-/* What is measured: RATE and ENGINE tokens a second, OF_ENGINE and ABOVE shares, the rest in
- * seconds. ENGINE: of the same mix by the engine alone (direct.h); OF_ENGINE: the server's rate
- * over it. */
+/* What is measured: RATE and ENGINE tokens a second, OF_ENGINE and ABOVE shares, UNEVEN how many
+ * times GAP_50 GAP_99 is, the rest in seconds. ENGINE: of the same mix by the engine alone
+ * (direct.h); OF_ENGINE: the server's rate over it. */
 enum work_value {
     WORK_RATE,
     WORK_ENGINE,
@@ -34,6 +34,7 @@ enum work_value {
     WORK_FIRST_99,
     WORK_GAP_50,
     WORK_GAP_99,
+    WORK_UNEVEN,
     WORK_PREFILL,
     WORK_LONGEST,
     WORK_ALONE,
