@@ -233,6 +233,27 @@ static void a_node_that_is_gone_is_not_missed(void **state)
     behind(BALANCER_NGINX_FLEET, "n", lose_one);
 }
 
+/* Full is not away: what every node has refused for want of Redis' memory keeps nobody else from
+ * them. */
+static void refuse_all(const char *prefix)
+{
+    (void)prefix;
+    load_settle();
+    redis_do(&t.fleet.redis, "CONFIG SET maxmemory 1");
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        expect_error(post(front, "/v1/sessions", "{}"), 503, "store_full", NULL);
+    reply_free(expect(get(front, "/v1/models"), 200));
+    redis_do(&t.fleet.redis, "CONFIG SET maxmemory 0");
+    reply_free(expect(post(front, "/v1/sessions", "{}"), 201));
+}
+
+static void nodes_that_refuse_are_not_away(void **state)
+{
+    (void)state;
+    behind(BALANCER_HAPROXY_FLEET, "f", refuse_all);
+    behind(BALANCER_NGINX_FLEET, "m", refuse_all);
+}
+
 /* --- all of it ---------------------------------------------------------------------------------*/
 
 static int start(void **state)
@@ -270,6 +291,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(nor_behind_nginx),
         cmocka_unit_test(a_node_that_is_gone_is_not_missed),
         cmocka_unit_test(nodes_that_come_back_serve_at_once),
+        cmocka_unit_test(nodes_that_refuse_are_not_away),
     };
     const struct CMUnitTest killed[] = {cmocka_unit_test(killed_at_random_moments),
                                         cmocka_unit_test(redis_killed_at_random_moments)};
