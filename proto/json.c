@@ -14,6 +14,7 @@
 #include "proto/json.h"
 
 #include <assert.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -294,6 +295,17 @@ enum sl_code sl_json_int(const json_t *v, const char *path, int64_t lo, int64_t 
     return sl_fail_param(err, SL_E_INVALID_VALUE, path, "%s must be %s, got %s", path, what, given);
 }
 
+/* Is d, as a float, a bound that no float is? What was read as 0.01 is kept, and written, as a
+ * number that is a little less: to be read again it must be in range, too. (Beyond a float's range
+ * the conversion is undefined.) */
+static bool is_kept_as(double d, double bound)
+{
+    double largest = (double)FLT_MAX;
+    if (fabs(d) > largest || fabs(bound) > largest)
+        return false;
+    return (double)(float)bound != bound && (float)d == (float)bound;
+}
+
 enum sl_code sl_json_float(const json_t *v, const char *path, double lo, double hi, float *ret,
                            struct sl_error *err)
 {
@@ -302,8 +314,7 @@ enum sl_code sl_json_float(const json_t *v, const char *path, double lo, double 
     if (!json_is_number(v))
         return sl_json_wrong_type(v, path, what, err);
     double d = json_number_value(v);
-    /* Compared as doubles first: beyond a float's range the conversion is undefined. */
-    if (d >= lo && d <= hi) {
+    if ((d >= lo && d <= hi) || is_kept_as(d, lo) || is_kept_as(d, hi)) {
         *ret = (float)d;
         return SL_OK;
     }

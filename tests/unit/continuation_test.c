@@ -13,6 +13,7 @@
 
 #include "engine/base/mem.h"
 #include "proto/continuation.h"
+#include "proto/decode.h"
 #include "proto/json.h"
 
 enum { VOCAB = 65536 };
@@ -215,6 +216,28 @@ static void test_numbers(void **arg)
     }
 }
 
+/* What a request may say of each setting, at both ends of its range, is written and read again. */
+static void test_bounds(void **arg)
+{
+    (void)arg;
+    for (size_t i = 0; i < 2 * SL_SAMPLING_ROWS; i++) {
+        const struct sl_json_row *row = &sl_sampling_rows[i / 2];
+        struct sl_continuation asked, got;
+        struct sl_error err = {0};
+        char text[200];
+        (void)snprintf(text, sizeof text,
+                       "{\"pending\":[1],\"paused\":{\"%s\":%.17g,\"seed\":1,\"draws\":0,"
+                       "\"max_tokens\":1}}",
+                       row->key, i % 2 ? row->hi : row->lo);
+        if (sl_continuation_read(&asked, text, strlen(text), VOCAB, &err) != SL_OK)
+            fail_msg("%s in %s", err.message, text);
+        read_back(&got, &asked);
+        assert_same(&asked, &got);
+        sl_continuation_done(&got);
+        sl_continuation_done(&asked);
+    }
+}
+
 static enum sl_code decode(const void *body, size_t n, struct sl_error *err)
 {
     struct sl_continuation c;
@@ -405,13 +428,10 @@ int main(void)
 {
     sl_json_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_fields),
-        cmocka_unit_test(test_least),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_lists_are_bounded),
-        cmocka_unit_test(test_tolerant),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_all_fields), cmocka_unit_test(test_least),
+        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_tolerant),   cmocka_unit_test(test_memory),
         cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

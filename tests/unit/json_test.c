@@ -203,6 +203,31 @@ static void floats(void **state)
     }
 }
 
+/* No float is 0.01: the nearest one is less. It is in range, however it is written; no other one
+ * below is. */
+static void floats_at_a_bound(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json;
+        enum sl_code code;
+    } cases[] = {{"0.01", SL_OK},
+                 {"0.0099999998", SL_OK},
+                 {"0.00999999978", SL_OK},
+                 {"0.010000000001", SL_OK},
+                 {"0.0099999988", SL_E_INVALID_VALUE},
+                 {"0", SL_E_INVALID_VALUE},
+                 {"1", SL_OK},
+                 {"1.00000001", SL_E_INVALID_VALUE}}; /* 1 as a float; but so is the bound */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = json_loads(cases[i].json, JSON_DECODE_ANY, NULL);
+        float f = -7;
+        assert_int_equal(sl_json_float(v, "p", 0.01, 1, &f, NULL), cases[i].code);
+        assert_true(f == (cases[i].code ? -7.0f : (float)json_number_value(v)));
+        json_decref(v);
+    }
+}
+
 static void strings_keep_nul(void **state)
 {
     (void)state;
@@ -440,13 +465,21 @@ int main(void)
 {
     sl_json_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(broken_text),        cmocka_unit_test(only_objects),
-        cmocka_unit_test(deep_nesting),       cmocka_unit_test(numbers_beyond_the_range),
-        cmocka_unit_test(integers),           cmocka_unit_test(floats),
-        cmocka_unit_test(strings_keep_nul),   cmocka_unit_test(words),
-        cmocka_unit_test(descriptions),       cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(out_of_memory_once), cmocka_unit_test(many_values),
-        cmocka_unit_test(read_ahead),         cmocka_unit_test(writer),
+        cmocka_unit_test(broken_text),
+        cmocka_unit_test(only_objects),
+        cmocka_unit_test(deep_nesting),
+        cmocka_unit_test(numbers_beyond_the_range),
+        cmocka_unit_test(integers),
+        cmocka_unit_test(floats),
+        cmocka_unit_test(floats_at_a_bound),
+        cmocka_unit_test(strings_keep_nul),
+        cmocka_unit_test(words),
+        cmocka_unit_test(descriptions),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(out_of_memory_once),
+        cmocka_unit_test(many_values),
+        cmocka_unit_test(read_ahead),
+        cmocka_unit_test(writer),
         cmocka_unit_test(floats_round_trip),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
