@@ -183,7 +183,8 @@ static enum sl_code check_meta(struct sl_tensors *t, bool *ret_edited, struct sl
     return SL_OK;
 }
 
-/* An object that is not too large, so that it can be shown as it is. */
+/* An object that is not too large, so that it can be shown as it is. It may hold what a request's
+ * may (json.h): NUL in strings, too. */
 static enum sl_code check_session_metadata(const char *s, struct sl_error *err)
 {
     size_t n = strlen(s);
@@ -192,7 +193,7 @@ static enum sl_code check_session_metadata(const char *s, struct sl_error *err)
         return sl_fail(err, SL_E_SNAPSHOT_TOO_LARGE,
                        "the snapshot's \"session.metadata\" has more than %zu JSON values",
                        SL_SNAPSHOT_VALUES_MAX);
-    json_t *v = sl_jansson_parse(s, n, &e);
+    json_t *v = sl_jansson_parse(s, n, JSON_ALLOW_NUL, &e);
     bool good = json_is_object(v), no_memory = !v && !*e.text;
     json_decref(v);
     if (no_memory)

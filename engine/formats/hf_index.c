@@ -203,7 +203,7 @@ enum sl_code sl_hf_index_open(struct sl_tensors **ret, const char *folder, const
     struct index x = {.folder = folder, .name = index_name, .err = err};
     json_error_t e;
     enum sl_code c;
-    json_t *doc = sl_jansson_parse(text, n, &e);
+    json_t *doc = sl_jansson_parse(text, n, 0, &e);
     if (!doc && !*e.text)
         c = INDEX_FAIL(&x, NO_MEMORY, "not enough memory to read it");
     else if (!json_is_object(doc))

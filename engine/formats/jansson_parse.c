@@ -7,10 +7,10 @@
 
 #include "engine/base/mem.h"
 
-json_t *sl_jansson_parse(const char *s, size_t n, json_error_t *ret_error)
+json_t *sl_jansson_parse(const char *s, size_t n, size_t flags, json_error_t *ret_error)
 {
     sl_mem_all_or_nothing();
-    json_t *v = json_loadb(s, n, JSON_REJECT_DUPLICATES, ret_error);
+    json_t *v = json_loadb(s, n, JSON_REJECT_DUPLICATES | flags, ret_error);
     if (!sl_mem_had_all()) {
         json_decref(v);
         v = NULL;

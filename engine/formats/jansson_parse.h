@@ -5,8 +5,8 @@
 
 #include <jansson.h>
 
-/* The caller's (json_decref()), duplicate keys refused. NULL: ret_error->text says what is wrong
- * with the text; it is empty exactly when memory ran out. */
-json_t *sl_jansson_parse(const char *s, size_t n, json_error_t *ret_error);
+/* The caller's (json_decref()), duplicate keys refused; flags: jansson's, besides. NULL:
+ * ret_error->text says what is wrong with the text; it is empty exactly when memory ran out. */
+json_t *sl_jansson_parse(const char *s, size_t n, size_t flags, json_error_t *ret_error);
 
 #endif

@@ -258,7 +258,7 @@ static enum sl_code read_plain(struct state *s, const char *header, size_t n, si
 static enum sl_code parse_header(struct sl_reader *r, size_t header_n, json_t **ret)
 {
     json_error_t e;
-    json_t *header = sl_jansson_parse((const char *)r->data + 8, header_n, &e);
+    json_t *header = sl_jansson_parse((const char *)r->data + 8, header_n, 0, &e);
     if (header && json_is_object(header)) {
         *ret = header;
         return SL_OK;

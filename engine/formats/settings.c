@@ -261,7 +261,7 @@ static enum sl_code parse(struct reading *r, const char *text, size_t n, json_t 
     if (!quoted)
         return no_memory(r);
     n = quote_words(quoted, text, n);
-    *ret = sl_jansson_parse(quoted, n, &e);
+    *ret = sl_jansson_parse(quoted, n, 0, &e);
     sl_free(quoted);
     if (*ret && json_is_object(*ret))
         return SL_OK;

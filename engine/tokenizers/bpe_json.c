@@ -349,7 +349,7 @@ enum sl_code sl_bpe_json_read(struct sl_tokenizer *t, struct sl_bpe *b, const un
     json_error_t why = {0};
     const char *place = NULL;
     size_t index = SIZE_MAX;
-    json_t *v = sl_jansson_parse((const char *)data, n_bytes, &why);
+    json_t *v = sl_jansson_parse((const char *)data, n_bytes, 0, &why);
     if (!v && !why.text[0])
         return sl_bpe_json_no_memory(&r);
     if (!v)

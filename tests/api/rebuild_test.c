@@ -106,7 +106,7 @@ static void turn(struct client *c, const char *id, const char *prompt, const cha
 static void talk(struct client *c, const char *id, bool pause)
 {
     n_said = 0;
-    reply_free(expect(post(c, "/v1/sessions", "{'id':'%s'}", id), 201));
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'%s','metadata':{'x':'\\u0000'}}", id), 201));
     for (int t = 0; t < TURNS; t++) {
         turn(c, id, t % 2 ? "yes, and" : "abc", "");
         if (pause && t == 1)

@@ -209,6 +209,93 @@ static void smaller_ones(void **state)
     sl_free(i8.p);
 }
 
+/* --- what a request may say -------------------------------------------------------------------*/
+
+/* The body of a new session `m`; *ret: its metadata, as they must come back. */
+static char *body_of(const char *metadata, json_t **ret)
+{
+    struct sl_buf b;
+    size_t n;
+    sl_buf_init(&b, 1 << 20);
+    sl_buf_puts(&b, "{\"id\":\"m\",\"prompt\":\"Once upon\",\"metadata\":");
+    sl_buf_puts(&b, metadata);
+    sl_buf_put(&b, "}", 2);
+    assert_int_equal(sl_buf_code(&b, NULL), SL_OK);
+    *ret = json_loads(metadata, JSON_ALLOW_NUL, NULL);
+    assert_non_null(*ret);
+    return sl_buf_take(&b, &n);
+}
+
+static void must_have(struct client *c, const json_t *metadata)
+{
+    struct reply *r = session_get(c, "m");
+    assert_true(json_equal(at(r->json, "metadata"), metadata));
+    reply_free(r);
+}
+
+/* Out of memory and back, in a file and out of it, through a kill. */
+static void keeps_metadata(const char *metadata)
+{
+    json_t *want;
+    char *body = body_of(metadata, &want);
+    reply_free(
+        expect(request(one.a.client, "POST", "/v1/sessions", NULL, body, strlen(body)), 201));
+    reply_free(expect(session_post(one.a.client, "m", "/pause"), 200));
+    reply_free(expect(session_post(one.a.client, "m", "/resume"), 200));
+    struct bytes b = snapshot_get(one.a.client, "m", "");
+    reply_free(expect(snapshot_put(two.a.client, "m", b.p, b.n, NULL), 201));
+    struct node *n[] = {&one, &two};
+    for (size_t i = 0; i < 2; i++) {
+        must_have(n[i]->a.client, want);
+        node_kill(n[i]);
+        node_start(n[i]);
+        must_have(n[i]->a.client, want);
+    }
+    same_next(one.a.client, "m", two.a.client, "m");
+    for (size_t i = 0; i < 2; i++)
+        reply_free(expect(del(n[i]->a.client, "/v1/sessions/m"), 200));
+    sl_free(b.p);
+    sl_free(body);
+    json_decref(want);
+}
+
+static void what_metadata_may_hold(void **state)
+{
+    (void)state;
+    enum { DEEP = 2000 };
+    char deep[2 * DEEP + 8] = "{\"a\":";
+    memset(deep + 5, '[', DEEP);
+    memset(deep + 5 + DEEP, ']', DEEP);
+    memcpy(deep + 5 + 2 * DEEP, "}", 2);
+    keeps_metadata("{\"a\":\"\\u0000b\",\"\\u0001\\ud83d\\ude00\":[\"\\uffff\\n\",{\"\":null}]}");
+    keeps_metadata("{\"a\":[9223372036854775807,-9223372036854775808,1.7976931348623157e308,"
+                   "-1e308,9.1e307,5e-324,0.1,-0.0,12345678901234567.25]}");
+    keeps_metadata(deep);
+}
+
+/* A setting at the least that it may be is no float. */
+static void paused_at_a_bound(void **state)
+{
+    (void)state;
+    make(one.a.client, "a");
+    struct parts p;
+    parts_init(&p);
+    struct call *k = stream_start(one.a.client, "'session':'a','prompt':' x','max_tokens':400,"
+                                                "'ignore_eos':true,'return_tokens':true,"
+                                                "'repetition_penalty':0.01");
+    stream_until(k, 2);
+    struct call *pause = pause_start(one.a.client, "a");
+    parts_add(&p, call_finish(k));
+    reply_free(expect(call_finish(pause), 200));
+    assert_true(parts_paused(&p)); /* or this machine is too slow for its pauses */
+    node_kill(&one);
+    node_start(&one);
+    parts_add(&p, call_finish(stream_start(one.a.client,
+                                           "'session':'a','resume':true,'return_tokens':true")));
+    assert_int_equal(p.all.n_tokens, 400);
+    parts_done(&p);
+}
+
 /* --- what is refused ---------------------------------------------------------------------------*/
 
 static void expect_edited(struct reply *r, int status)
@@ -480,6 +567,8 @@ int main(void)
         cmocka_unit_test_teardown(of_a_busy_and_of_a_paused_one, clean),
         cmocka_unit_test_teardown(if_match, clean),
         cmocka_unit_test_teardown(smaller_ones, clean),
+        cmocka_unit_test_teardown(what_metadata_may_hold, clean),
+        cmocka_unit_test_teardown(paused_at_a_bound, clean),
         cmocka_unit_test_teardown(edited, clean),
         cmocka_unit_test_teardown(nearly_infinite, clean),
         cmocka_unit_test_teardown(of_another_model, clean),

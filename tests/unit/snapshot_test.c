@@ -26,7 +26,7 @@ static struct sl_snapshot_info info_of(enum sl_dtype dtype)
         .session_id = "a session",
         .version = (uint64_t)1 << 53,
         .tokens_seen = 41,
-        .metadata = "{\"quote\":\"\\\"\\\\\\u0001\",\"\xc3\xa4\":[1,{}]}",
+        .metadata = "{\"quote\":\"\\\"\\\\\\u0001\\u0000\",\"\xc3\xa4\":[1,{}]}",
         .continuation = "{\"pending\":[7]}",
         .created_ms = 1780272000123,
         .dtype = dtype,
