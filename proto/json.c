@@ -213,6 +213,13 @@ const json_t *sl_json_member(const json_t *object, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
+/* It stands for one that no double and no 64 bits hold. (Also for 9e307 itself, which nobody
+ * sends.) */
+static bool is_huge(const json_t *v)
+{
+    return json_is_real(v) && fabs(json_real_value(v)) == HUGE_AS_DOUBLE;
+}
+
 static void describe_string(const json_t *v, char *ret, size_t size)
 {
     enum { SHOWN = 40 };
@@ -240,7 +247,7 @@ void sl_json_describe(const json_t *v, char ret[SL_DESCRIBE_SIZE])
         snprintf(ret, size, "the number %" JSON_INTEGER_FORMAT, json_integer_value(v));
         return;
     case JSON_REAL:
-        if (fabs(json_real_value(v)) >= HUGE_AS_DOUBLE)
+        if (is_huge(v))
             snprintf(ret, size, "a number too large to hold");
         else
             snprintf(ret, size, "the number %.17g", json_real_value(v));
@@ -253,6 +260,31 @@ void sl_json_describe(const json_t *v, char ret[SL_DESCRIBE_SIZE])
         break;
     }
     snprintf(ret, size, "null");
+}
+
+/* As deep as the parser lets it be. */
+static bool holds_huge(const json_t *v)
+{
+    json_t *o = (json_t *)v; /* jansson's iterators want it so; nothing is written */
+    bool found = is_huge(v);
+    for (size_t i = 0; i < json_array_size(v) && !found; i++)
+        found = holds_huge(json_array_get(v, i));
+    for (void *it = json_object_iter(o); it && !found; it = json_object_iter_next(o, it))
+        found = holds_huge(json_object_iter_value(it));
+    return found;
+}
+
+enum sl_code sl_json_keepable(const json_t *v, const char *path, struct sl_error *err)
+{
+    json_t *o = (json_t *)v;
+    for (void *it = json_object_iter(o); it; it = json_object_iter_next(o, it)) {
+        if (holds_huge(json_object_iter_value(it)))
+            return sl_fail_param(err, SL_E_INVALID_VALUE, path,
+                                 "%s.%.40s holds a number that is too large for 64 bits or for a "
+                                 "double; as a string it is kept as it is",
+                                 path, json_object_iter_key(it));
+    }
+    return SL_OK;
 }
 
 enum sl_code sl_json_wrong_type(const json_t *v, const char *path, const char *what,

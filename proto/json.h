@@ -2,7 +2,8 @@
  *
  * NUL in strings is kept (lengths are). Duplicate keys, invalid UTF-8, lone surrogates, NUL in a
  * key and nesting beyond jansson's 2,048 levels are INVALID_JSON. A number beyond a double or 64
- * bits still parses, so that the getter can say which field held it. Very many values (millions in
+ * bits still parses, as another one, so that the getter can say which field held it: whatever is
+ * kept without a getter asks sl_json_keepable(). Very many values (millions in
  * one body) are TOO_LARGE. Any thread; a document belongs to one. Writing is json_out.h. */
 #ifndef SLATE_PROTO_JSON_H
 #define SLATE_PROTO_JSON_H
@@ -49,6 +50,11 @@ SL_NODISCARD enum sl_code sl_json_enum(const json_t *v, const char *path, const 
 SL_NODISCARD enum sl_code sl_json_array(const json_t *v, const char *path, size_t max,
                                         enum sl_code over, size_t *ret_n, struct sl_error *err);
 SL_NODISCARD enum sl_code sl_json_object(const json_t *v, const char *path, struct sl_error *err);
+
+/* An object that is kept as it is, without a getter for what is in it: INVALID_VALUE, which names
+ * the member, where a number in it could not be held. */
+SL_NODISCARD enum sl_code sl_json_keepable(const json_t *object, const char *path,
+                                           struct sl_error *err);
 
 /* INVALID_TYPE: "path must be WHAT, got …". */
 enum sl_code sl_json_wrong_type(const json_t *v, const char *path, const char *what,

@@ -129,6 +129,8 @@ static enum sl_code read_metadata(const struct sl_decode *d, struct sl_session_r
     if (!v)
         return SL_OK;
     enum sl_code c = sl_json_object(v, "metadata", d->err);
+    if (c == SL_OK)
+        c = sl_json_keepable(v, "metadata", d->err);
     if (c != SL_OK)
         return c;
     struct sl_buf b;

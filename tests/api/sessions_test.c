@@ -380,6 +380,8 @@ static void test_patch(void **state)
     expect_error(patch(c, path_of("pt", ""), "{}"), 400, "missing_field", "ttl_s");
     expect_error(patch(c, path_of("pt", ""), "{'ttl_s':-1}"), 400, "invalid_value", "ttl_s");
     expect_error(patch(c, path_of("pt", ""), "{'metadata':[]}"), 400, "invalid_type", "metadata");
+    expect_error(patch(c, path_of("pt", ""), "{'metadata':{'a':9223372036854775808}}"), 400,
+                 "invalid_value", "metadata");
     char *big = sl_malloc(20001);
     assert_non_null(big);
     memset(big, 'x', 20000);

@@ -138,6 +138,35 @@ static void numbers_beyond_the_range(void **state)
         SL_E_INVALID_JSON);
 }
 
+/* What is kept as it is was not read with a getter, which would have told. */
+static void numbers_that_are_kept(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *message; /* NULL: they are kept */
+    } cases[] = {
+        {"{\"a\":[9223372036854775807,-9223372036854775808,1.7976931348623157e308,-1e308]}", NULL},
+        {"{\"a\":\"1e400\",\"b\":{\"c\":[0.1,1e-400]}}", NULL},
+        {"{}", NULL},
+        {"{\"a\":1,\"id\":9223372036854775808}", "m.id holds a number"},
+        {"{\"a\":-9223372036854775809}", "m.a holds a number"},
+        {"{\"a\":1e400}", "m.a holds a number"},
+        {"{\"a\":[0,{\"b\":[-1e400]}]}", "m.a holds a number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *v = NULL;
+        struct sl_error err = {0};
+        assert_int_equal(parse(&v, cases[i].json, &err), SL_OK);
+        enum sl_code c = sl_json_keepable(v, "m", &err);
+        assert_int_equal(c, cases[i].message ? SL_E_INVALID_VALUE : SL_OK);
+        if (c) {
+            assert_string_equal(err.param, "m");
+            assert_non_null(strstr(err.message, cases[i].message));
+        }
+        json_decref(v);
+    }
+}
+
 static void integers(void **state)
 {
     (void)state;
@@ -469,6 +498,7 @@ int main(void)
         cmocka_unit_test(only_objects),
         cmocka_unit_test(deep_nesting),
         cmocka_unit_test(numbers_beyond_the_range),
+        cmocka_unit_test(numbers_that_are_kept),
         cmocka_unit_test(integers),
         cmocka_unit_test(floats),
         cmocka_unit_test(floats_at_a_bound),

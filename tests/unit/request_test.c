@@ -520,6 +520,7 @@ static void session_errors(void **state)
     static const struct field_case patches[] = {
         {"{}", SL_E_MISSING_FIELD, "ttl_s", "nothing to change"},
         {"", SL_E_MISSING_FIELD, "ttl_s", NULL},
+        {"{\"metadata\":{\"a\":9223372036854775808}}", SL_E_INVALID_VALUE, "metadata", NULL},
     };
     fields_check_cases(patch, patches, N(patches));
     size_t all = limits.metadata_bytes;
