@@ -138,6 +138,7 @@ static enum sl_code prepare(struct sl_op *op, const struct sl_commit *c, const s
     if (c->answer) {
         op->answer = *c->answer;
         op->answer.at = sl_sessions_now(op->ss);
+        op->answer.version = op->s->version + 1;
         op->answer.key = sl_strdup(c->answer->key);
         op->answer.body = sl_strndup(c->answer->body, c->answer->n_body);
         ok = ok && op->answer.key && op->answer.body && sl_session_make_answers(op->s);
@@ -199,6 +200,7 @@ static void append(struct sl_op *op, const struct sl_commit *c, const struct sl_
     if (c->answer) {
         answer = (struct sl_store_answer){.idempotency_key = c->answer->key,
                                           .at = op->answer.at,
+                                          .version = op->version,
                                           .body = {c->answer->body, c->answer->n_body}};
         memcpy(answer.request_hash, c->answer->request_hash, sizeof answer.request_hash);
         t.answer = &answer;

@@ -222,6 +222,7 @@ static enum sl_code copy_answers(struct sl_decoded *l, const struct sl_store_rec
         const struct sl_store_answer *a = &r->answers[i];
         struct sl_answer answer = {.key = (char *)(uintptr_t)a->idempotency_key,
                                    .at = a->at,
+                                   .version = a->version,
                                    .body = (char *)(uintptr_t)a->body.s,
                                    .n_body = a->body.n};
         memcpy(answer.request_hash, a->request_hash, sizeof answer.request_hash);

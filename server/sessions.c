@@ -86,7 +86,7 @@ void sl_session_push_answer(struct sl_session *s, struct sl_answer *a)
 
 bool sl_session_keep_answer(struct sl_session *s, const struct sl_answer *a)
 {
-    struct sl_answer copy = {.at = a->at, .n_body = a->n_body};
+    struct sl_answer copy = {.at = a->at, .version = a->version, .n_body = a->n_body};
     memcpy(copy.request_hash, a->request_hash, sizeof copy.request_hash);
     copy.key = sl_strdup(a->key);
     copy.body = sl_strndup(a->body, a->n_body);

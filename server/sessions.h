@@ -44,7 +44,8 @@ struct sl_answer {
     char *key;
     unsigned char request_hash[16];
     int64_t at;
-    char *body; /* the whole response, not streamed */
+    uint64_t version; /* of the session, after its turn */
+    char *body;       /* the whole response, not streamed */
     size_t n_body;
 };
 
@@ -363,7 +364,8 @@ struct sl_commit {
     const uint32_t *tokens; /* new ones of the conversation: prompt and generated */
     size_t n_tokens;
     size_t n_generated;             /* the last so many of them */
-    const struct sl_answer *answer; /* NULL: none; copied, with the store's time in place of `at` */
+    const struct sl_answer *answer; /* NULL: none; copied, with the store's time in place of `at`,
+                                       and its version */
 };
 
 /* version + 1. The lease ends with success; after a failure (QUOTA_EXCEEDED among them, where an

@@ -202,6 +202,12 @@ static enum sl_code send_buf(struct sl_generation *g, struct sl_buf *b, struct s
     return c;
 }
 
+void sl_answer_open_stream(struct sl_exchange *ex)
+{
+    sl_exchange_add_header(ex, "Cache-Control", "no-store");
+    sl_exchange_stream(ex, 200, SL_SSE_CONTENT_TYPE, ": ping\n\n");
+}
+
 void sl_answer_begin(struct sl_generation *g)
 {
     if (g->streaming)
@@ -210,8 +216,7 @@ void sl_answer_begin(struct sl_generation *g)
     if (g->has_timer)
         uv_timer_stop(&g->head_timer);
     sl_app_tell_differences(g->ex, &g->restoring.info);
-    sl_exchange_add_header(g->ex, "Cache-Control", "no-store");
-    sl_exchange_stream(g->ex, 200, SL_SSE_CONTENT_TYPE, ": ping\n\n");
+    sl_answer_open_stream(g->ex);
     if (!g->dialect->first)
         return;
     struct sl_delta d = {.id = g->id,

@@ -88,6 +88,9 @@ struct sl_generation {
  * True: the exchange is over (answered, or cut off by an error that was told in the stream). */
 SL_NODISCARD bool sl_answer_stream(struct sl_generation *g);
 
+/* The head of any stream of events. */
+void sl_answer_open_stream(struct sl_exchange *ex);
+
 /* Begins the stream if it has not begun. */
 void sl_answer_begin(struct sl_generation *g);
 

@@ -52,7 +52,8 @@ static void answer_again(struct sl_generation *g, const struct sl_session *s,
 {
     struct sl_exchange *ex = g->ex;
     g->ex = NULL;
-    sl_app_session_headers(ex, s);
+    /* Its own version's: where the session has moved on since, If-Match with it is a 412. */
+    sl_app_session_headers_of(ex, s->id, s->incarnation, a->version);
     sl_exchange_add_header(ex, "Idempotent-Replayed", "true");
     if (!g->req.stream) {
         sl_exchange_reply(ex, 200, "application/json", a->body, a->n_body);
@@ -62,7 +63,7 @@ static void answer_again(struct sl_generation *g, const struct sl_session *s,
     sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
     sl_sse_event(&b, a->body, a->n_body);
     sl_sse_done(&b);
-    sl_exchange_stream(ex, 200, SL_SSE_CONTENT_TYPE, ": ping\n\n");
+    sl_answer_open_stream(ex);
     bool ok = !sl_buf_code(&b, NULL);
     if (ok)
         (void)sl_exchange_write(ex, b.data, b.len);

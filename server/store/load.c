@@ -139,7 +139,7 @@ static enum sl_code read_item(struct sl_op *op, const struct item *it)
     if (sl_answer_expired(a.at, l->now))
         return SL_OK;
     struct sl_store_answer *to = &l->answers[l->record.n_answers++];
-    sl_answer_decode(to, payload + offset);
+    sl_answer_decode(to, payload + offset, it->version);
     if (it->turn)
         l->turns[l->record.n_turns - 1].answer = to;
     return SL_OK;

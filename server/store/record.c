@@ -318,12 +318,13 @@ bool sl_answer_payload_read(struct sl_answer_payload *ret, const unsigned char *
     return true;
 }
 
-void sl_answer_decode(struct sl_store_answer *ret, const unsigned char *p)
+void sl_answer_decode(struct sl_store_answer *ret, const unsigned char *p, uint64_t version)
 {
     uint32_t key_n = get_u32(p + 24);
     *ret = (struct sl_store_answer){
         .idempotency_key = (const char *)p + SL_ANSWER_BYTES,
         .at = (int64_t)get_u64(p),
+        .version = version,
         .body = {(const char *)p + SL_ANSWER_BYTES + key_n + 1, get_u32(p + 28)}};
     memcpy(ret->request_hash, p + 8, 16);
 }

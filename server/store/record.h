@@ -151,7 +151,7 @@ size_t sl_answer_payload_size(const struct sl_store_answer *a); /* SIZE_MAX: too
 void sl_answer_payload_write(unsigned char *dst, const struct sl_store_answer *a);
 bool sl_answer_payload_read(struct sl_answer_payload *ret, const unsigned char *p, size_t n);
 /* With the whole payload there; texts point into it. */
-void sl_answer_decode(struct sl_store_answer *ret, const unsigned char *p);
+void sl_answer_decode(struct sl_store_answer *ret, const unsigned char *p, uint64_t version);
 
 /* TURN: u64 tokens_seen, i64 used_at, u32 tokens, bytes of continuation, u8 is there an answer, u8
  * 0, u16 tokens of before that it drops, u32 generated tokens, i64 the answer's time; then the

@@ -207,7 +207,7 @@ static enum sl_code take_answers(struct sl_rd_op *op, const redisReply *list, un
         if (sl_answer_expired(a.at, now))
             continue;
         struct sl_store_answer *answer = &op->answers[op->record.n_answers++];
-        sl_answer_decode(answer, *to);
+        sl_answer_decode(answer, *to, version);
         *to += (n + 7) & ~(size_t)7;
         for (size_t k = 0; k < op->record.n_turns; k++)
             if (op->turns[k].version == version)

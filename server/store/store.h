@@ -74,6 +74,7 @@ struct sl_store_answer {
     const char *idempotency_key;
     unsigned char request_hash[16]; /* XXH3-128 of the body */
     int64_t at;                     /* Unix time, s */
+    uint64_t version;               /* its turn's */
     struct sl_text body;            /* the whole response, not streamed */
 };
 

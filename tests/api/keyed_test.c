@@ -50,7 +50,7 @@ static void create(const char *id)
     reply_free(expect(post(client(), "/v1/sessions", "{'id':'%s','prompt':'Once upon'}", id), 201));
 }
 
-/* Asked again: the same bytes, and nothing has moved. */
+/* Asked again: the same bytes, the ETag of then, and nothing has moved. */
 static void again(const char *key, const char *body, const struct reply *first, const char *id)
 {
     int64_t version = session_version(client(), id);
@@ -58,6 +58,7 @@ static void again(const char *key, const char *body, const struct reply *first, 
     assert_true(is_replay(r));
     assert_int_equal(r->n_body, first->n_body);
     assert_memory_equal(r->body, first->body, first->n_body);
+    assert_string_equal(reply_header(r, "ETag"), reply_header(first, "ETag"));
     assert_int_equal(session_version(client(), id), version);
     reply_free(r);
 }
@@ -144,6 +145,7 @@ static void in_flight(void **state)
     /* The retry of a stream is a stream: everything at once, and its end. */
     struct reply *r = expect(keyed("long", body), 200);
     assert_true(is_replay(r) && r->done);
+    assert_string_equal(reply_header(r, "Cache-Control"), reply_header(first, "Cache-Control"));
     output_of(r, &p);
     output_same(&o, &p);
     output_done(&o);
@@ -232,6 +234,31 @@ static void with_if_match(void **state)
                  "If-Match");
 }
 
+/* Somebody else's turn came between an answer and its retry: who goes on from the answer, as it
+ * says, must hear of it. */
+static void others_came_between(void **state)
+{
+    (void)state;
+    char line[160];
+    create("a");
+    struct reply *first = expect(keyed("mine", BODY), 200);
+    reply_free(expect(post(client(), "/v1/generate", OTHER), 200));
+    for (int round = 0; round < 3; round++) {
+        again("mine", BODY, first, "a");
+        if (round == 0)
+            reply_free(expect(session_post(client(), "a", "/pause"), 200));
+        else if (round == 1)
+            node_kill(&node);
+        if (round == 1)
+            node_start(&node);
+    }
+    snprintf(line, sizeof line, "If-Match: %s", reply_header(first, "ETag"));
+    expect_error(call_finish(keyed_start("/v1/generate", "next", line, BODY)), 412,
+                 "version_mismatch", "If-Match");
+    assert_int_equal(session_version(client(), "a"), 3);
+    reply_free(first);
+}
+
 /* A turn that ended paused: its prompt is in the session, so the retry must not read it again. */
 static void paused(void **state)
 {
@@ -287,6 +314,7 @@ static void other_dialects(void **state)
             expect(call_finish(keyed_start(row[i].path, "d", NULL, row[i].body)), 200);
         assert_true(is_replay(r) && !is_replay(first));
         assert_string_equal(r->body, first->body);
+        assert_string_equal(reply_header(r, "ETag"), reply_header(first, "ETag"));
         reply_free(r);
         reply_free(first);
         /* Another route answers in another form. */
@@ -393,6 +421,7 @@ int main(void)
         TEST(the_answer_was_lost),
         TEST(a_failed_turn_keeps_no_answer),
         TEST(with_if_match),
+        TEST(others_came_between),
         TEST(paused),
         TEST(other_dialects),
         TEST(long_answers),

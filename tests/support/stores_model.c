@@ -53,7 +53,8 @@ void shop_turn(struct turn_content *c, const struct model_turn *t, int64_t at)
     if (!t->answer)
         return;
     snprintf(c->key, sizeof c->key, "key-%llx", (unsigned long long)mix(&x));
-    c->answer = (struct sl_store_answer){.idempotency_key = c->key, .at = at};
+    c->answer =
+        (struct sl_store_answer){.idempotency_key = c->key, .at = at, .version = t->version};
     shop_fill(c->answer.request_hash, 16, mix(&x));
     size_t body = mix(&x) % TURN_BODY;
     shop_fill(c->body, body, mix(&x));
@@ -197,7 +198,7 @@ static bool same_answer(const struct sl_store_answer *a, const struct sl_store_a
 {
     return strcmp(a->idempotency_key, want->idempotency_key) == 0 &&
            memcmp(a->request_hash, want->request_hash, 16) == 0 && a->at == want->at &&
-           same_text(a->body, want->body);
+           a->version == want->version && same_text(a->body, want->body);
 }
 
 bool shop_same_turn(const struct sl_store_turn *t, const struct sl_store_turn *want)
