@@ -80,6 +80,11 @@ void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s);
 void sl_app_session_headers_of(struct sl_exchange *ex, const char *id,
                                const unsigned char incarnation[16], uint64_t version);
 
+/* If-Match, where it was sent, names what the session is; else VERSION_MISMATCH, and the response
+ * has the session's headers: what it is at. */
+SL_NODISCARD enum sl_code sl_app_match(struct sl_exchange *ex, const struct sl_session *s,
+                                       struct sl_error *err);
+
 /* Adds X-Slate-Snapshot-Differs for each way in which a restored snapshot differs from what is
  * loaded; all zero: none. Equal bits are promised only where nothing of it holds. */
 void sl_app_tell_differences(struct sl_exchange *ex, const struct sl_snapshot_info *info);

@@ -105,6 +105,14 @@ void sl_app_session_headers(struct sl_exchange *ex, const struct sl_session *s)
     sl_app_session_headers_of(ex, s->id, s->incarnation, s->version);
 }
 
+enum sl_code sl_app_match(struct sl_exchange *ex, const struct sl_session *s, struct sl_error *err)
+{
+    enum sl_code c = sl_session_match(s, sl_exchange_header(ex, "If-Match"), err);
+    if (c)
+        sl_app_session_headers(ex, s);
+    return c;
+}
+
 void sl_app_tell_differences(struct sl_exchange *ex, const struct sl_snapshot_info *info)
 {
     const struct {

@@ -370,7 +370,7 @@ static enum sl_code begin(struct sl_generation *g, struct sl_error *err)
         return SL_OK;
     }
     if (s)
-        c = sl_session_match(s, sl_exchange_header(g->ex, "If-Match"), err);
+        c = sl_app_match(g->ex, s, err);
     return c ? c : sl_generation_run(g, s, err);
 }
 

@@ -117,7 +117,7 @@ static void on_ready(void *arg, struct sl_session *s, const struct sl_error *err
                           "this key was used for another body or route; every new request needs "
                           "its own");
     else if (!c)
-        c = sl_session_match(s, sl_exchange_header(g->ex, "If-Match"), &own);
+        c = sl_app_match(g->ex, s, &own);
     if (!c)
         c = sl_generation_run(g, s, &own);
     if (c)

@@ -123,7 +123,7 @@ static enum sl_code find_target(struct sl_exchange *ex, struct sl_session **ret,
                              "there is a session '%s' already; to replace it send If-Match with "
                              "its ETag",
                              (*ret)->id);
-    return sl_session_match(*ret, if_match, err);
+    return sl_app_match(ex, *ret, err);
 }
 
 /* The body is read where it lies. */

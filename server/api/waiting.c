@@ -37,10 +37,8 @@ enum sl_code sl_app_find_named(struct sl_exchange *ex, struct sl_session **ret,
         c = sl_app_session(ex, sl_exchange_param(ex, "id"), &s, err);
     if (c)
         return c;
-    c = sl_session_match(s, sl_exchange_header(ex, "If-Match"), err);
-    if (c)
-        sl_app_session_headers(ex, s);
-    else
+    c = sl_app_match(ex, s, err);
+    if (!c)
         *ret = s;
     return c;
 }

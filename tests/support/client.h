@@ -102,7 +102,8 @@ char *json_text(const char *fmt, va_list args, size_t *ret_n);
 #define expect(r, status) expect_at((r), (status), __FILE__, __LINE__)
 struct reply *expect_at(struct reply *r, long status, const char *file, int line);
 
-/* Is it an error of that status, code and param (NULL: null), in the shape of errors? Frees r. */
+/* Is it an error of that status, code and param (NULL: null), in the shape of errors? And a 412
+ * tells the session's ETag. Frees r. */
 #define expect_error(r, status, code, param)                                                       \
     expect_error_at((r), (status), (code), (param), __FILE__, __LINE__)
 void expect_error_at(struct reply *r, long status, const char *code, const char *param,

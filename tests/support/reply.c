@@ -72,6 +72,8 @@ void expect_error_at(struct reply *r, long status, const char *code, const char 
         fail_reply(r, what, file, line);
     if (!*json_string_value(at(e, "message")))
         fail_reply(r, "an empty message", file, line);
+    if (status == 412 && (!reply_header(r, "ETag") || !reply_header(r, "X-Slate-Session")))
+        fail_reply(r, "does not tell what the session is at", file, line);
     reply_free(r);
 }
 
