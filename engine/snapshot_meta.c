@@ -84,7 +84,7 @@ static bool digits(const char **s, unsigned max, uint64_t *ret)
     return n > 0;
 }
 
-/* Up to 2^53: every client's JSON holds it, and it can still be counted on from. */
+/* Up to 2^53: every client's JSON holds it. (From outside less: snapshot_read.c.) */
 static enum sl_code read_uint(const struct sl_tensors *t, const char *key, uint64_t *ret,
                               struct sl_error *err)
 {

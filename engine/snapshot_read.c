@@ -431,6 +431,29 @@ static enum sl_code check_counter(const struct sl_model *m, const struct sl_tens
                    seen, max);
 }
 
+static bool counts_beyond(const struct sl_tensor *x, int64_t most)
+{
+    int64_t v = 0;
+    for (size_t i = 0; x->dtype == SL_DTYPE_I64 && v <= most && i < x->n_elements; i++)
+        memcpy(&v, x->data + i * sizeof v, sizeof v);
+    return v > most;
+}
+
+/* What comes from outside must leave room to be counted on from: else its session would come to
+ * numbers that nobody reads any more, when it is in the store. */
+static enum sl_code check_room(const struct sl_tensors *t, const struct sl_snapshot_info *info,
+                               struct sl_error *err)
+{
+    const uint64_t most = (uint64_t)1 << 52;
+    const char *what = info->version > most       ? "session.version"
+                       : info->tokens_seen > most ? "session.tokens_seen"
+                                                  : NULL;
+    for (size_t i = 0; i < t->n && !what; i++)
+        if (counts_beyond(&t->v[i], (int64_t)most))
+            what = t->v[i].name;
+    return what ? CORRUPT(err, "the snapshot's \"%.80s\" must be at most 2^52", what) : SL_OK;
+}
+
 /* --- all of it --- */
 
 static enum sl_code read_all(const struct sl_model *m, const struct sl_tokenizer *t,
@@ -458,6 +481,8 @@ static enum sl_code read_all(const struct sl_model *m, const struct sl_tokenizer
         c = check_tensors(m, f, &info.dtype, err);
     if (!c)
         c = check_counter(m, f, err);
+    if (!c && !in->source)
+        c = check_room(f, &info, err);
     if (!c)
         c = sl_snapshot_take_texts(f, &info, &arch, err);
     if (!c)

@@ -70,7 +70,8 @@ SL_NODISCARD enum sl_code sl_snapshot_write(const struct sl_model *m, const stru
 
 /* Checks all of it on the way into `state`: a slot that nobody else reads, and that nobody may read
  * after an error, when it may hold a part of what was refused. *ret is written after a success
- * only. Errors: SNAPSHOT_CORRUPT (names the place), SNAPSHOT_MODEL_MISMATCH (names both),
+ * only. Counts beyond 2^52 are refused: a session must be able to go on from them, and be read
+ * again. Errors: SNAPSHOT_CORRUPT (names the place), SNAPSHOT_MODEL_MISMATCH (names both),
  * SNAPSHOT_VERSION_UNSUPPORTED, SNAPSHOT_TOO_LARGE, NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_snapshot_read(const struct sl_model *m, const struct sl_tokenizer *t,
                                            const void *data, size_t n, void *state,
@@ -78,7 +79,8 @@ SL_NODISCARD enum sl_code sl_snapshot_read(const struct sl_model *m, const struc
 
 /* Bytes that arrive while they are read, from one who vouches for them: a store that compares a
  * digest of all of them with its own record, and throws the state away where it differs. So
- * payload.xxh3 is not reckoned a second time, but everything else is checked as above. Never for
+ * payload.xxh3 is not reckoned a second time, and counts may be larger (2^53; tensors' 2^63), but
+ * everything else is checked as above. Never for
  * bytes from outside. A piece is decoded while it lies in a cache. */
 struct sl_snapshot_source {
     /* At least the first `end` bytes are there afterwards (end ≤ n): *ret_have of them, ≤ n. Its

@@ -347,11 +347,16 @@ static void edited(void **state)
     open = with_metadata(&b, "session.version", "18446744073709551615");
     expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 422, "snapshot_corrupt", NULL);
     sl_free(open.p);
-    open = with_metadata(&b, "session.version", "9007199254740992"); /* 2^53 */
+    open = with_metadata(&b, "session.version", "4503599627370497"); /* 2^52 + 1 */
+    expect_error(snapshot_put(c, "c", open.p, open.n, NULL), 422, "snapshot_corrupt", NULL);
+    sl_free(open.p);
+    open = with_metadata(&b, "session.version", "4503599627370496");
     reply_free(expect(snapshot_put(c, "v", open.p, open.n, NULL), 201));
     struct gen g;
     turn_of(c, &g, "v", " and", 3);
     gen_done(&g);
+    reply_free(expect(session_post(c, "v", "/pause"), 200));
+    reply_free(expect(session_post(c, "v", "/resume"), 200));
     sl_free(open.p);
     static char long_metadata[16384 + 8 + 1] = "{\"a\":\"";
     memset(long_metadata + 6, 'x', 16384 - 8);
