@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "proto/decode.h"
 #include "proto/json_out.h"
@@ -350,12 +351,76 @@ static enum sl_code read_paused(const struct sl_decode *d, size_t n_pending,
     return c;
 }
 
+/* Pending ids may be millions: a prompt's, after a pause before it was read. One JSON value for
+ * each would be more than a parse has memory for (json.c), so those of a text that begins as texts
+ * written here do are read without. Does it? *ret_n ids, and where what follows their bracket is;
+ * ids NULL: they are only counted. */
+static bool scan_pending(const char *s, size_t n, const struct sl_limits *limits, uint32_t *ids,
+                         size_t *ret_n, size_t *ret_end)
+{
+    static const char head[] = "{\"pending\":[";
+    uint64_t above = limits->vocab_size ? limits->vocab_size : UINT32_MAX + UINT64_C(1);
+    size_t i = sizeof head - 1, count = 0;
+    if (n <= i || memcmp(s, head, i) != 0)
+        return false;
+    for (char after = ','; after == ','; count++) {
+        uint64_t id = 0;
+        size_t first = i;
+        for (; i < n && i - first < 10 && s[i] >= '0' && s[i] <= '9'; i++)
+            id = id * 10 + (uint64_t)(s[i] - '0');
+        if (i == first || (s[first] == '0' && i - first > 1) || id >= above || i == n)
+            return false;
+        if (ids)
+            ids[count] = (uint32_t)id;
+        after = s[i++];
+        if (after != ',' && after != ']')
+            return false;
+    }
+    *ret_n = count;
+    *ret_end = i;
+    return i < n && (s[i] == '}' || (s[i] == ',' && i + 1 < n && s[i + 1] == '"'));
+}
+
+/* The object; without its pending ids where they are in r already. */
+static enum sl_code parse_text(json_t **ret, const char *text, size_t n,
+                               const struct sl_limits *limits, struct sl_continuation *r,
+                               struct sl_error *err)
+{
+    size_t n_ids, end;
+    if (!scan_pending(text, n, limits, NULL, &n_ids, &end))
+        return sl_json_parse(ret, text, n, false, err);
+    uint32_t *ids = sl_pool_alloc(&r->pool, n_ids, sizeof *ids);
+    size_t from = end + (text[end] == ','), n_rest = 1 + n - from;
+    char *rest = sl_malloc(n_rest);
+    json_t *doc = NULL;
+    enum sl_code c = SL_E_NO_MEMORY;
+    if (!ids || !rest)
+        goto out;
+    (void)scan_pending(text, n, limits, ids, &n_ids, &end);
+    rest[0] = '{';
+    memcpy(rest + 1, text + from, n_rest - 1);
+    c = sl_json_parse(&doc, rest, n_rest, false, err);
+    if (c == SL_OK && json_object_get(doc, "pending")) { /* a second time: the parser says so */
+        json_decref(doc);
+        c = sl_json_parse(&doc, text, n, false, err);
+    }
+    if (c == SL_OK) {
+        r->pending = ids;
+        r->n_pending = n_ids;
+        *ret = doc;
+    }
+out:
+    sl_free(rest);
+    return c;
+}
+
 static enum sl_code read_all(const struct sl_decode *d, struct sl_continuation *r)
 {
     enum sl_code c = SL_OK;
-    if (!sl_json_member(d->o, "pending"))
+    if (!r->n_pending && !sl_json_member(d->o, "pending"))
         return absent(d, "pending");
-    c = read_ids(d, "pending", SIZE_MAX, &r->pending, &r->n_pending);
+    if (!r->n_pending)
+        c = read_ids(d, "pending", SIZE_MAX, &r->pending, &r->n_pending);
     if (c == SL_OK && r->n_pending == 0)
         c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "pending",
                           "pending must hold at least one token id");
@@ -388,7 +453,7 @@ enum sl_code sl_continuation_read(struct sl_continuation *ret, const char *text,
     struct sl_limits limits = {.vocab_size = vocab_size};
     struct sl_error e = {0};
     json_t *doc = NULL;
-    enum sl_code c = sl_json_parse(&doc, text, n, false, &e);
+    enum sl_code c = parse_text(&doc, text, n, &limits, &r, &e);
     if (c == SL_OK) {
         struct sl_decode d = {doc, &limits, &r.pool, &e};
         c = read_all(&d, &r);

@@ -17,7 +17,7 @@ static void check_ids(const uint32_t *ids, size_t n)
 static void check_sampling(const struct sl_sampling *s)
 {
     MUST(s->temperature >= 0 && s->temperature <= 100);
-    MUST(s->top_p > 0 && s->top_p <= 1 && s->typical_p > 0 && s->typical_p <= 1);
+    MUST(s->top_p >= 0 && s->top_p <= 1 && s->typical_p >= 0 && s->typical_p <= 1);
     MUST(s->min_p >= 0 && s->min_p <= 1);
     MUST(s->repetition_penalty > 0 && s->repetition_penalty <= 100);
     MUST(fabsf(s->presence_penalty) <= 100 && fabsf(s->frequency_penalty) <= 100);

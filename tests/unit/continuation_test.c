@@ -354,6 +354,72 @@ static void test_lists_are_bounded(void **arg)
     }
 }
 
+/* A prompt of 8 MiB may be as many tokens, all of them pending after a pause. */
+static void test_long(void **arg)
+{
+    (void)arg;
+    enum { MANY = 8 << 20 };
+    uint32_t *ids = sl_malloc(MANY * sizeof *ids);
+    assert_non_null(ids);
+    struct sl_paused_turn p = full_turn();
+    static const uint32_t vocab[] = {10, 300, VOCAB};
+    for (size_t k = 0; k < 3; k++) {
+        for (uint32_t i = 0; i < MANY; i++)
+            ids[i] = (i * 2654435761u >> 8) % vocab[k];
+        struct sl_continuation c = {.pending = ids, .n_pending = MANY, .paused = &p}, got;
+        read_back(&got, &c);
+        assert_same(&c, &got);
+        sl_continuation_done(&got);
+    }
+    sl_free(ids);
+}
+
+/* Pending ids as nobody writes them: refused, or read, as any other JSON is. */
+static void test_pending(void **arg)
+{
+    (void)arg;
+    static const struct {
+        const char *text, *message; /* NULL: 1, 2 */
+    } cases[] = {
+        {"{\"pending\":[1,2]}", NULL},
+        {"{ \"pending\":[1,2]}", NULL},
+        {"{\"pending\":[1, 2]}", NULL},
+        {"{\"pending\":[1,2] ,\"x\":0}", NULL},
+        {"{\"pending\":[1,2], \"x\":0}", NULL},
+        {"{\"x\":0,\"pending\":[1,2]}", NULL},
+        {"{\"pending\":[1,2.0]}", NULL},
+        {"{\"pending\":[1,2]} ", NULL},
+        {"{\"pending\":[1,2],}", "not the text of a JSON object"},
+        {"{\"pending\":[1,2],\"x\"}", "not the text of a JSON object"},
+        {"{\"pending\":[1,2]}}", "not the text of a JSON object"},
+        {"{\"pending\":[1,2]", "not the text of a JSON object"},
+        {"{\"pending\":[1,2]]}", "not the text of a JSON object"},
+        {"{\"pending\":[1,2,]}", "not the text of a JSON object"},
+        {"{\"pending\":[1,02]}", "not the text of a JSON object"},
+        {"{\"pending\":[1,2],\"pending\":[1,2]}", "not the text of a JSON object"},
+        {"{\"pending\":[1,2],\"pending\":null}", "not the text of a JSON object"},
+        {"{\"pending\":[1,100]}", "pending[1]"},
+        {"{\"pending\":[1,4294967298]}", "pending[1]"},
+        {"{\"pending\":[1,18446744073709551618]}", "pending[1]"},
+        {"{\"pending\":[1,-2]}", "pending[1]"},
+        {"{\"pending\":[]}", "at least one"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sl_continuation c;
+        struct sl_error err = {0};
+        enum sl_code code =
+            sl_continuation_read(&c, cases[i].text, strlen(cases[i].text), 100, &err);
+        if (code != (cases[i].message ? SL_E_SNAPSHOT_CORRUPT : SL_OK))
+            fail_msg("%s gave %s", cases[i].text, sl_code_name(code));
+        if (code) {
+            assert_non_null(strstr(err.message, cases[i].message));
+            continue;
+        }
+        assert_ids(c.pending, c.n_pending, (const uint32_t[]){1, 2}, 2);
+        sl_continuation_done(&c);
+    }
+}
+
 /* Unknown fields are for later versions; numbers may be numbers. */
 static void test_tolerant(void **arg)
 {
@@ -431,6 +497,7 @@ int main(void)
         cmocka_unit_test(test_all_fields), cmocka_unit_test(test_least),
         cmocka_unit_test(test_numbers),    cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_lists_are_bounded),
+        cmocka_unit_test(test_long),       cmocka_unit_test(test_pending),
         cmocka_unit_test(test_tolerant),   cmocka_unit_test(test_memory),
         cmocka_unit_test(test_damaged),
     };
