@@ -398,6 +398,8 @@ static void forget(struct sl_sessions *ss, struct sl_session *s)
     sl_session_ends_remove(&ss->ends, s);
     ss->n_dead -= s->expired;
     uncount(ss, s);
+    sl_session_forget_rest(ss, s); /* before who is told makes use of its place */
+    sl_session_forget_points(ss, s);
     if (s->has_place)
         sl_residency_leave(ss, s);
     if (s->free_waiters)
