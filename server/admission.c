@@ -61,7 +61,9 @@ static void enter_engine(struct sl_run *r)
     struct sl_turns *ts = r->ts;
     r->live = sl_slab_take(ts->slab);
     r->shadow = sl_slab_take(ts->slab);
-    assert(r->live && r->shadow); /* the slab has two for every running turn */
+    assert(r->live && r->shadow); /* nobody else takes of those that has_room() counts */
+    r->n_slots = 2;
+    ts->n_slots += r->n_slots;
     struct sl_turn_states states = {.base = base_of(r), .live = r->live, .shadow = r->shadow};
     r->state = RUNNING;
     ts->n_running++;
@@ -69,9 +71,14 @@ static void enter_engine(struct sl_run *r)
     assert(c == SL_OK); /* n_running is the engine's count */
 }
 
+static bool has_room(const struct sl_turns *ts)
+{
+    return ts->n_running < ts->opt.max_running && ts->opt.max_slots - ts->n_slots >= 2;
+}
+
 void sl_turns_pump(struct sl_turns *ts)
 {
-    while (ts->line && ts->n_running < ts->opt.max_running) {
+    while (ts->line && has_room(ts)) {
         struct sl_run *r = ts->line;
         sl_run_leave_line(r);
         enter_engine(r);

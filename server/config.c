@@ -119,7 +119,7 @@ static const struct sl_option options[] = {
      "given either at most 1,024.",
      SL_CMD_SERVE},
     {"memory", SL_OPTION_SIZE, AT(memory), "0", 0, 1024 * 1024 * GIB, NULL, "SIZE",
-     "Memory for states, those of running turns among them; 0: a quarter of what is available, "
+     "Memory for states, those of turns among them; 0: a quarter of what is available, "
      "at most 4 GiB.",
      SL_CMD_SERVE},
     {"max-running", SL_OPTION_COUNT, AT(max_running), "32", 1, 4096, NULL, "N",

@@ -16,6 +16,7 @@
     X(READY, GAUGE, "slate_ready", "1 while the server takes new work")                            \
     X(QUEUED, GAUGE, "slate_requests_queued", "Turns that wait for a place in the engine")         \
     X(RUNNING, GAUGE, "slate_requests_running", "Turns in the engine")                             \
+    X(COMMITTING, GAUGE, "slate_requests_committing", "Turns that wait for the store")             \
     X(QUEUED_PREFILL, GAUGE, "slate_queued_prefill_tokens", "Prompt tokens of waiting turns")      \
     X(SLOTS, GAUGE, "slate_slots_total", "Slots for states")                                       \
     X(SLOTS_USED, GAUGE, "slate_slots_used", "Slots in use")                                       \

@@ -38,6 +38,7 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
                            struct sl_metrics *metrics, const struct sl_turns_options *opt,
                            struct sl_error *err)
 {
+    assert(opt->max_slots >= 2);
     struct sl_turns *ts = sl_calloc(1, sizeof *ts);
     if (!ts)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for the turns");
@@ -100,6 +101,8 @@ static void release(struct sl_run *r)
     sl_slab_unref(ts->slab, r->live);
     sl_slab_unref(ts->slab, r->shadow);
     r->live = r->shadow = NULL;
+    ts->n_slots -= r->n_slots;
+    r->n_slots = 0;
     if (r->session) {
         r->result.version = r->session->version;
         sl_sessions_give_back(ts->sessions, r->session);
@@ -360,9 +363,22 @@ static void take_result(struct sl_run *r, const struct sl_turn_result *t)
     res->timings.decode_tokens = t->n_tokens;
 }
 
+/* Of a turn at rest: only a cut would need it (engine/turn.h). */
+static void give_back_shadow(struct sl_run *r)
+{
+    if (!r->shadow) /* nothing was read */
+        return;
+    sl_slab_unref(r->ts->slab, r->shadow);
+    r->shadow = NULL;
+    r->n_slots--;
+    r->ts->n_slots--;
+}
+
 static void on_committed(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_run *r = arg;
+    struct sl_turns *ts = r->ts;
+    ts->n_committing--;
     if (err) {
         r->result.error = *err;
         r->result.finish = SL_FINISH_NONE;
@@ -374,6 +390,7 @@ static void on_committed(void *arg, struct sl_session *s, const struct sl_error 
         r->live = NULL;
         release(r);
     }
+    sl_turns_pump(ts); /* its slot was what the line may have waited for */
     over(r);
 }
 
@@ -401,6 +418,7 @@ static void commit(struct sl_run *r, const struct sl_turn_result *t)
     enum sl_code c = SL_OK;
     sl_buf_init(&body, SL_ANSWER_BYTES_MAX);
     sl_turn_ring(r->turn, &ring);
+    give_back_shadow(r);
     if (!r->live && s->state) { /* nothing was read: the state stays */
         sl_slab_ref(r->ts->slab, s->state);
         r->live = s->state;
@@ -415,6 +433,7 @@ static void commit(struct sl_run *r, const struct sl_turn_result *t)
                           .n_tokens = n_prompt + t->n_tokens,
                           .n_generated = t->n_tokens};
     r->state = COMMITTING;
+    r->ts->n_committing++;
     r->result.version = s->version + 1;
     r->result.committed = true;
     if (t->finish == SL_FINISH_PAUSED) {
@@ -542,6 +561,7 @@ void sl_turns_collect(const struct sl_turns *ts, struct sl_metrics *m)
     size_t slots = sl_slab_slots(ts->slab), used = sl_slab_used(ts->slab);
     sl_metric_set(m, SL_M_QUEUED, (double)ts->n_waiting);
     sl_metric_set(m, SL_M_RUNNING, (double)ts->n_running);
+    sl_metric_set(m, SL_M_COMMITTING, (double)ts->n_committing);
     sl_metric_set(m, SL_M_QUEUED_PREFILL, (double)ts->queued_prefill);
     sl_metric_set(m, SL_M_SLOTS, (double)slots);
     sl_metric_set(m, SL_M_SLOTS_USED, (double)used);

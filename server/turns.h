@@ -8,6 +8,11 @@
  * full: running + waiting turns, or prompt tokens of turns that wait or are in prefill; and when
  * its tenant has used up a quota (tenants.h). What was admitted is served in order of arrival.
  *
+ * A run has two slots of the slab while it runs, and one while it is COMMITTING: the new state,
+ * beside the session's, which stays until the store has the turn. So a store that stands still
+ * holds slots of ever more runs; where fewer than two are left of those that runs may have, the
+ * line waits.
+ *
  * `done` is called exactly once, from the loop, never from inside start; after it the session is
  * free and what was committed is final. The run itself (its tokens) stays until sl_run_close().
  *
@@ -28,6 +33,7 @@ enum { SL_ANSWER_BYTES_MAX = 16 << 20 }; /* kept under an Idempotency-Key */
 
 struct sl_turns_options {
     size_t max_running; /* turns in the engine */
+    size_t max_slots;   /* of the slab, that runs may have at once; ≥ 2 */
     size_t max_waiting; /* beyond those; also before the engine: they are tokenised, or loaded */
     size_t max_queued_prefill; /* tokens */
     size_t max_tokens;         /* that a paused turn may still want; 0: any number */

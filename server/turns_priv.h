@@ -27,6 +27,7 @@ struct sl_run {
     uint64_t taken;              /* tokens of the tenant's quota that it may use */
     struct sl_turn *turn;
     void *live, *shadow; /* slots */
+    size_t n_slots;      /* of these that are its own: not the session's */
     int64_t started_ms;
     size_t n_drop; /* tokens that were pending and are chosen again */
     bool roll_back, cancelled, pause, detached;
@@ -54,6 +55,8 @@ struct sl_turns {
 
     struct sl_run *runs;
     size_t n_runs, n_running, n_waiting; /* n_runs: until OVER; n_waiting: not in the engine yet */
+    size_t n_committing;
+    size_t n_slots; /* of all runs */
     size_t queued_prefill;
     struct sl_run *line, **line_end;
     struct sl_run *ending, **ending_end;

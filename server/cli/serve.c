@@ -29,7 +29,7 @@ struct serving {
     struct sl_config config;
     struct sl_app app;
     struct sl_loaded loaded;
-    size_t n_sessions;
+    size_t n_sessions, n_turn_slots;
     uint64_t replay_limit;
     const char *default_name[1];
     uv_work_t work;
@@ -72,16 +72,27 @@ static enum sl_code check_fits(const struct sl_config *c, size_t n, size_t slot,
                    (double)budget / mib);
 }
 
-static enum sl_code count_sessions(const struct sl_config *c, size_t state_bytes, size_t *ret,
-                                   struct sl_error *err)
+/* Slots of turns that wait for the store (turns.h): one for each that may run, so that a sync has
+ * many of them and the engine is busy meanwhile. A model whose states are large takes long for its
+ * turns, and few wait: for them there is a sixteenth of the memory. */
+static uint64_t slots_to_commit(const struct sl_config *c, uint64_t slots)
+{
+    enum { SHARE = 16 };
+    uint64_t n = slots / SHARE < c->max_running ? slots / SHARE : c->max_running;
+    return has_store(c) ? n : 0;
+}
+
+static enum sl_code count_slots(const struct sl_config *c, size_t state_bytes, size_t *ret_sessions,
+                                size_t *ret_turns, struct sl_error *err)
 {
     size_t slot = (state_bytes + SL_ALIGN - 1) / SL_ALIGN * SL_ALIGN;
     size_t each = has_store(c) ? 1 : 1 + (size_t)c->keep_turns; /* slots of a session */
-    uint64_t available = sl_memory_available(), n_turns = 2 * c->max_running;
-    uint64_t budget = c->memory;
+    uint64_t available = sl_memory_available(), budget = c->memory;
     if (!budget)
         budget = !available || available / 4 > DEFAULT_MEMORY ? DEFAULT_MEMORY : available / 4;
-    uint64_t slots = budget / slot, n = slots > n_turns + each ? (slots - n_turns) / each : 1;
+    uint64_t slots = budget / slot, to_commit = slots_to_commit(c, slots);
+    uint64_t running = 2 * c->max_running, n_turns = running + to_commit;
+    uint64_t n = slots > n_turns + each ? (slots - n_turns) / each : 1;
     if (c->sessions_in_memory)
         n = c->sessions_in_memory;
     else if (!c->memory && n > DEFAULT_SESSIONS)
@@ -89,9 +100,13 @@ static enum sl_code count_sessions(const struct sl_config *c, size_t state_bytes
     enum sl_code code = check_fits(c, n * each, slot, c->memory, "--memory is", err);
     if (!code)
         code = check_fits(c, n * each, slot, available, "available are", err);
-    if (!code)
-        *ret = n;
-    return code;
+    if (code)
+        return code;
+    uint64_t most = c->memory ? c->memory : available;
+    uint64_t left = most ? most / slot - n * each - running : to_commit;
+    *ret_sessions = n;
+    *ret_turns = running + (to_commit < left ? to_commit : left);
+    return SL_OK;
 }
 
 /* --- loading ---------------------------------------------------------------------------------- */
@@ -138,7 +153,7 @@ static void load(uv_work_t *work)
     if (s->code)
         return;
     size_t state_bytes = sl_model_info(s->loaded.model)->state_bytes;
-    s->code = count_sessions(&s->config, state_bytes, &s->n_sessions, &s->err);
+    s->code = count_slots(&s->config, state_bytes, &s->n_sessions, &s->n_turn_slots, &s->err);
     if (!s->code && s->config.initial_states.n)
         s->code = sl_initial_states_open(&s->app.initial, s->loaded.model,
                                          &s->config.initial_states, &s->err);
@@ -149,7 +164,7 @@ static void load(uv_work_t *work)
         s->code = sl_slab_open(
             &s->app.slab,
             sl_sessions_slots(s->n_sessions, has_store(&s->config), s->config.keep_turns) +
-                2 * (size_t)s->config.max_running,
+                s->n_turn_slots,
             state_bytes, &s->err);
 }
 
@@ -247,6 +262,7 @@ static enum sl_code open_app(struct serving *s, struct sl_error *err)
     if (code)
         return code;
     struct sl_turns_options opt = {.max_running = c->max_running,
+                                   .max_slots = s->n_turn_slots,
                                    .max_waiting = c->max_waiting,
                                    .max_queued_prefill = c->max_queued_prefill,
                                    .max_tokens = limits.max_tokens,

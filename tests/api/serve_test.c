@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include "tests/support/server.h"
+#include "tests/support/tree.h"
 
 static char dir[64]; /* of this test's files */
 
@@ -99,6 +100,42 @@ static void test_the_address_is_in_use(void **state)
     expect_exit(ARGS("serve", "--listen", address), 1, "in use");
     raw_expect_ask(s, GET("/livez"), 200, "ok");
     server_stop(s);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static void expect_slots(const char *const *args, double n)
+{
+    struct server *s = server_start(args);
+    assert_true(raw_metric(s, "slate_slots_total") == n);
+    server_stop(s);
+}
+
+/* --memory has room for so many states, of sessions, of turns that run and of turns that are being
+ * stored; a few more are those of snapshots that are being written. */
+static void test_memory(void **state)
+{
+    (void)state;
+    enum { MIB = 64, MAX_RUNNING = 32, SAVES = 8 };
+    char store[140], sessions[24], one_more[24];
+    snprintf(store, sizeof store, "dir:%s", path_of("store"));
+    struct server *s = server_start(ARGS("--threads=1"));
+    double states = (double)(int)(MIB * 1048576.0 / raw_metric(s, "slate_state_bytes"));
+    server_stop(s);
+    expect_slots(ARGS("--memory=64MiB"), states + SAVES);
+    expect_slots(ARGS("--memory=64MiB", "--store", store), states + SAVES);
+    /* Fewer than that many sessions leave room for turns that are being stored. */
+    snprintf(sessions, sizeof sessions, "%d", (int)states - 2 * MAX_RUNNING);
+    snprintf(one_more, sizeof one_more, "%d", (int)states - 2 * MAX_RUNNING + 1);
+    expect_slots(ARGS("--memory=64MiB", "--store", store, "--sessions-in-memory", sessions),
+                 states + SAVES);
+    expect_slots(ARGS("--memory=64MiB", "--store", store, "--sessions-in-memory=8"),
+                 8 + 2 * MAX_RUNNING + (int)(states / 16) + SAVES);
+    expect_slots(ARGS("--memory=64MiB", "--sessions-in-memory=8"), 8 + 2 * MAX_RUNNING + SAVES);
+    expect_exit(ARGS("serve", "--listen", "127.0.0.1:0", "--memory=64MiB", "--store", store,
+                     "--sessions-in-memory", one_more),
+                2, "--memory is 64 MiB");
+    remove_tree(path_of("store"));
 }
 
 /* --- unix sockets ----------------------------------------------------------------------------- */
@@ -361,6 +398,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command_line),
         cmocka_unit_test(test_the_address_is_in_use),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_unix_socket),
         cmocka_unit_test(test_keys),
         cmocka_unit_test(test_signals_end_it),

@@ -203,11 +203,127 @@ static void timeouts_make_room(void **state)
     node_done(&node);
 }
 
+/* --- turns that the store has not acknowledged -------------------------------------------------*/
+
+static struct redis shared;
+
+static int clean_both(void **state)
+{
+    (void)clean(state);
+    redis_done(&shared);
+    return 0;
+}
+
+static struct call *endless(unsigned i)
+{
+    return stream_start(client(),
+                        "'session':'t%u','prompt':'b','max_tokens':1000000,'ignore_eos':true,"
+                        "'on_disconnect':'commit','return_tokens':true",
+                        i);
+}
+
+/* So many have their leases and are in the line, with the token that was pending and one more. */
+static void until_in_line(unsigned n)
+{
+    until_metric(client(), "slate_queued_prefill_tokens", 2 * n);
+}
+
+/* On a Redis that may stand still for a while; n sessions that have said something, in memory. */
+static void up_with_talkers(const char *max_running, unsigned n)
+{
+    struct gen g;
+    redis_init(&shared, "waits", NULL);
+    node_init(&node, "waits",
+              (const char *const[]){"--sessions-in-memory=64", max_running, "--store-timeout=20s",
+                                    "--lease=60s", "--max-tokens-limit=1000000", NULL});
+    snprintf(node.store, sizeof node.store, "%s", shared.spec);
+    node_start(&node);
+    for (unsigned i = 0; i < n; i++) {
+        reply_free(expect(post(client(), "/v1/sessions", "{'id':'t%u'}", i), 201));
+        generate(client(), &g, "'session':'t%u','prompt':'a','max_tokens':1,'ignore_eos':true", i);
+        gen_done(&g);
+    }
+}
+
+/* The store stands still with almost all places taken: as many turns are read as there are slots
+ * for, the others wait until it goes on; then all are answered. */
+static void a_store_that_stands_still(void **state)
+{
+    (void)state;
+    enum { N = 59 };
+    struct call *k[N];
+    up_with_talkers("--max-running=1", N);
+    struct call *first = endless(0);
+    stream_until(first, 1);
+    for (unsigned i = 1; i < N; i++)
+        k[i] = generate_start(client(),
+                              "'session':'t%u','prompt':'b','max_tokens':1,'ignore_eos':true", i);
+    until_in_line(N - 1);
+    redis_signal(&shared, SIGSTOP);
+    call_abort(first);
+    /* One that runs has two slots, and one that waits for the store has one: of three, two of those
+     * leave too few for the next. */
+    until_metric(client(), "slate_requests_committing", 2);
+    assert_true(metric(client(), "slate_requests_running") == 0);
+    assert_true(metric(client(), "slate_requests_queued") == N - 2);
+    reply_free(expect(get(client(), "/livez"), 200));
+    redis_signal(&shared, SIGCONT);
+    for (unsigned i = 1; i < N; i++) {
+        struct gen g;
+        generate_finish(k[i], &g);
+        gen_done(&g);
+    }
+    until_metric(client(), "slate_requests_committing", 0);
+    reply_free(expect(get(client(), "/livez"), 200));
+    node_done(&node);
+    redis_done(&shared);
+}
+
+/* Nobody waits for those that wait for the store while these are no more than may run: a sync has
+ * many of them, and the engine is busy meanwhile. */
+static void the_engine_is_busy_meanwhile(void **state)
+{
+    (void)state;
+    enum { RUNNING = 4, N = 2 * RUNNING };
+    struct call *k[N];
+    up_with_talkers("--max-running=4", N);
+    for (unsigned i = 0; i < N; i++) {
+        k[i] = endless(i);
+        if (i < RUNNING)
+            stream_until(k[i], 1);
+    }
+    until_in_line(RUNNING);
+    redis_signal(&shared, SIGSTOP);
+    for (unsigned i = 0; i < RUNNING; i++)
+        call_abort(k[i]);
+    until_metric(client(), "slate_requests_committing", RUNNING);
+    for (unsigned i = RUNNING; i < N; i++)
+        stream_until(k[i], 1);
+    assert_true(metric(client(), "slate_requests_running") == RUNNING);
+    assert_true(metric(client(), "slate_requests_committing") == RUNNING);
+    redis_signal(&shared, SIGCONT);
+    for (unsigned i = RUNNING; i < N; i++)
+        call_abort(k[i]);
+    for (unsigned i = 0; i < N; i++) {
+        char id[8];
+        snprintf(id, sizeof id, "t%u", i);
+        until_free(client(), id);
+        assert_int_equal(session_version(client(), id), 2);
+    }
+    node_done(&node);
+    redis_done(&shared);
+}
+
 #define TEST(f) cmocka_unit_test_teardown(f, clean)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {TEST(a_fork_beside_a_deletion), TEST(being_made),
-                                       TEST(a_deletion_fails), TEST(timeouts_make_room)};
+    const struct CMUnitTest tests[] = {
+        TEST(a_fork_beside_a_deletion),
+        TEST(being_made),
+        TEST(a_deletion_fails),
+        TEST(timeouts_make_room),
+        cmocka_unit_test_teardown(a_store_that_stands_still, clean_both),
+        cmocka_unit_test_teardown(the_engine_is_busy_meanwhile, clean_both)};
     return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
 }
