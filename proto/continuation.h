@@ -1,14 +1,15 @@
 /* continuation.h: what a session holds besides its state, as JSON: in snapshots and in the journal.
  *
  * At rest a state has consumed all tokens of its conversation but the pending ones, usually one.
- * They are fed first by the next turn, whatever it is. There are more after a restart (the tokens
- * since the snapshot), after a pause in prefill (the rest of the prompt) and after a pause with an
- * open stop candidate (the tokens from which the cut may have to be found again).
+ * They are fed first by the next turn. There are more after a restart (the tokens since the
+ * snapshot), after a pause in prefill (the rest of the prompt) and after a pause with an open stop
+ * candidate (the tokens from which the cut may have to be found again).
  *
  * A paused turn is finished byte for byte from: its settings, how many random numbers it has drawn,
  * what it has generated (for penalties), which of the pending tokens it has generated but not
  * released (`n_held`: the last ones; they are chosen again without a draw, so that their log
- * probabilities and the stop matcher come out the same), and how far its text was given out.
+ * probabilities and the stop matcher come out the same), and how far its text was given out. They
+ * are in no answer: a turn that does not finish it is fed the pending ones without them.
  *
  * Pure code; any thread. The text is compact JSON of an object; unknown fields are ignored, so that
  * later versions may add some:

@@ -112,10 +112,12 @@ void sl_turns_on_clock(uv_timer_t *clock)
         uv_timer_stop(clock);
 }
 
-static const struct sl_penalty_ring *ring_before(const struct sl_run *r)
+const struct sl_penalty_ring *sl_run_ring_before(const struct sl_run *r)
 {
     if (r->continuation.paused)
         return &r->continuation.paused->ring;
+    if (r->ring)
+        return r->ring;
     return r->session ? r->session->ring : NULL;
 }
 
@@ -202,7 +204,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
                                 .n_stop_tokens = s->n_stop_tokens,
                                 .ignore_eos = s->ignore_eos,
                                 .logprobs = s->logprobs,
-                                .ring = ring_before(r),
+                                .ring = sl_run_ring_before(r),
                                 .keep_state = r->session != NULL || s->replayed,
                                 .user = r};
     if (r->continuation.paused)
@@ -359,8 +361,10 @@ static enum sl_code lead(struct sl_run *r, struct sl_error *err)
         return SL_OK;
     }
     if (session && session->n_pending) {
-        r->n_lead = session->n_pending;
-        return put_tokens(r, session->pending, session->n_pending, err);
+        size_t n_gone = s->resume ? 0 : r->n_drop;
+        assert(n_gone < session->n_pending);
+        r->n_lead = session->n_pending - n_gone;
+        return put_tokens(r, session->pending, r->n_lead, err);
     }
     if (r->ts->opt.begin_token >= 0) {
         uint32_t id = (uint32_t)r->ts->opt.begin_token;
@@ -433,9 +437,32 @@ static enum sl_code take_paused(struct sl_run *r, struct sl_error *err)
     return SL_OK;
 }
 
+/* Another turn than the paused one's end goes on from what the client has seen: what the pause has
+ * held back is in no answer. */
+static enum sl_code drop_held(struct sl_run *r, struct sl_error *err)
+{
+    const struct sl_session *s = r->session;
+    struct sl_continuation was = {.pool = SL_POOL_INIT};
+    if (!s->paused)
+        return SL_OK;
+    enum sl_code c = sl_continuation_read(&was, s->paused, s->n_paused, r->ts->vocab_size, err);
+    if (c || !was.paused->n_held)
+        goto out;
+    r->ring = sl_malloc(sizeof *r->ring);
+    if (!r->ring) {
+        c = sl_fail(err, SL_E_NO_MEMORY, "no memory for a turn");
+        goto out;
+    }
+    sl_paused_ring(was.paused, r->ring);
+    r->n_drop = was.paused->n_held;
+out:
+    sl_continuation_done(&was);
+    return c;
+}
+
 static enum sl_code go(struct sl_run *r, struct sl_error *err)
 {
-    enum sl_code c = r->spec.resume ? take_paused(r, err) : SL_OK;
+    enum sl_code c = r->spec.resume ? take_paused(r, err) : drop_held(r, err);
     return c ? c : read_prompt(r, err);
 }
 

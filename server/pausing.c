@@ -75,10 +75,9 @@ enum sl_code sl_run_leave_paused(const struct sl_run *r, const struct sl_turn_re
                                    .chat_template = s->chat_template};
     memcpy(ret->utf8_tail, last + n_last - ret->n_utf8_tail, ret->n_utf8_tail);
     ret->reply_started = (before && before->reply_started) || total > ret->n_utf8_tail;
-    if (before)
-        ret->ring = before->ring;
-    else if (r->session->ring)
-        ret->ring = *r->session->ring;
+    const struct sl_penalty_ring *ring = sl_run_ring_before(r);
+    if (ring)
+        ret->ring = *ring;
     *ret_generated = generated;
     return SL_OK;
 }

@@ -48,14 +48,19 @@ static enum sl_code contradicts(struct sl_decoded *l, const char *what)
                    "what is stored of session '%s' contradicts itself: %s", l->id, what);
 }
 
-/* The ring before a turn that goes on with a paused one: without what that one held. */
+void sl_paused_ring(const struct sl_paused_turn *p, struct sl_penalty_ring *ret)
+{
+    *ret = p->ring;
+    push_ring(ret, p->generated, p->n_generated);
+}
+
+/* The ring before a turn that comes after a paused one: without what that one held. */
 static enum sl_code rewind_ring(struct sl_decoded *l, const struct sl_continuation *before)
 {
     const struct sl_paused_turn *p = before->paused;
     if (!p)
         return contradicts(l, "a turn goes on where none was paused");
-    *l->ring = p->ring;
-    push_ring(l->ring, p->generated, p->n_generated);
+    sl_paused_ring(p, l->ring);
     return SL_OK;
 }
 

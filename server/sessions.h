@@ -133,6 +133,9 @@ static inline size_t sl_unread(size_t n_pending)
     return n_pending > 1 ? n_pending - 1 : 0;
 }
 
+/* The last tokens generated, with what a paused turn has released, without what it holds. */
+void sl_paused_ring(const struct sl_paused_turn *p, struct sl_penalty_ring *ret);
+
 /* dst has room for the longest. */
 static inline void sl_session_copy_id(char dst[SL_SESSION_ID_MAX + 1], const struct sl_session *s)
 {
@@ -360,7 +363,7 @@ struct sl_commit {
     size_t n_pending;
     const struct sl_penalty_ring *ring;
     const struct sl_paused_turn *paused; /* NULL: the turn is finished */
-    size_t n_drop;          /* tokens that were pending and were chosen again (store.h) */
+    size_t n_drop;          /* the last so many pending tokens, that a pause has held (store.h) */
     const uint32_t *tokens; /* new ones of the conversation: prompt and generated */
     size_t n_tokens;
     size_t n_generated;             /* the last so many of them */

@@ -86,6 +86,7 @@ static void free_run(struct sl_run *r)
     assert(!r->session && !r->live && !r->shadow);
     sl_turn_close(r->turn);
     sl_continuation_done(&r->continuation);
+    sl_free(r->ring);
     sl_free(r->owned_prompt);
     sl_free(r->key);
     sl_token_list_done(&r->prompt);

@@ -29,7 +29,9 @@ struct sl_run {
     void *live, *shadow; /* slots */
     size_t n_slots;      /* of these that are its own: not the session's */
     int64_t started_ms;
-    size_t n_drop; /* tokens that were pending and are chosen again */
+    size_t n_drop; /* the last so many of those that were pending: a pause has held them back. They
+                      are chosen again (resume), or gone */
+    struct sl_penalty_ring *ring; /* gone: the session's without them; else NULL */
     bool roll_back, cancelled, pause, detached;
     bool lost;     /* the store's lease */
     bool is_ready; /* the session is in memory */
@@ -89,6 +91,9 @@ void sl_run_forget_queued(struct sl_run *r); /* its prompt was read, or will not
 void sl_run_return_tokens(struct sl_run *r);
 void sl_turns_pump(struct sl_turns *ts);   /* from the line into the engine */
 void sl_turns_on_clock(uv_timer_t *clock); /* ends those of the line whose time is over */
+
+/* As it was before the turn; NULL: empty. */
+const struct sl_penalty_ring *sl_run_ring_before(const struct sl_run *r);
 
 /* turns_replay.c; `with`: the turns. */
 sl_replay sl_turns_replay;
