@@ -172,6 +172,11 @@ const struct scene scenes[] = {
      .before = "pause",
      .lines = JSON "Idempotency-Key: k\r\n",
      .keyed = true},
+    {.name = "turn that lets a paused one be",
+     .method = "POST",
+     .path = "/v1/generate",
+     .body = "{" TURN "}",
+     .before = "held"},
     {.name = "completions",
      .method = "POST",
      .path = "/v1/completions",
@@ -292,8 +297,10 @@ void scene_set_up(const struct scene *sc)
     char path[64];
     scene_gone("t");
     scene_gone("new");
-    talk_must("POST", "/v1/sessions/base/fork", "{\"id\":\"t\"}", 201);
-    if (!sc->before)
+    bool held = sc->before && !strcmp(sc->before, "held");
+    talk_must("POST", held ? "/v1/sessions/held/fork" : "/v1/sessions/base/fork", "{\"id\":\"t\"}",
+              201);
+    if (!sc->before || held)
         return;
     if (!strcmp(sc->before, "name"))
         talk_must("POST", "/v1/sessions/t/checkpoints", "{\"name\":\"a\"}", 201);
@@ -507,6 +514,18 @@ static int start_server(const char *store, bool tcp)
                                               "--keep-transcript", "--drain-timeout=0", NULL});
 }
 
+/* Its turn is paused, and the last token of that is held for a stop that may come. */
+static void make_held(void)
+{
+    talk_must("POST", "/v1/sessions", "{\"id\":\"held\"}", 201);
+    int connection = begin_turn(
+        "{\"session\":\"held\",\"prompt\":\"Once\",\"max_tokens\":1000000,\"stop\":[\"QZ\"],"
+        "\"logit_bias\":{\"81\":100},\"temperature\":0,\"ignore_eos\":true}");
+    talk_must("POST", "/v1/sessions/held/pause", "", 200);
+    assert_true(talk_end(connection));
+    assert_non_null(strstr(inside.reply, "\"finish_reason\":\"paused\""));
+}
+
 int scenes_start(const char *store, bool tcp)
 {
     snprintf(scenes_store, sizeof scenes_store, "%s", store);
@@ -524,5 +543,6 @@ int scenes_start(const char *store, bool tcp)
     p = talk_body(&n_moved);
     memcpy(moved, p, n_moved);
     scene_gone("far");
+    make_held();
     return 0;
 }

@@ -1,11 +1,12 @@
 /* scenes.h: one request of each route, to the program inside (inside.h), and what can be said of
  * the sessions afterwards.
  *
- * There are "base", of which each scene's "t" is a new fork, and "by", which no request speaks of;
- * a scene may make "new". Some scenes are of a turn on "t" that would go on for long, and of what
- * ends it: a request, or SIGTERM. Then the turn's answer is what says what became of "t"; how far
- * it came is different each time, so that what "t" must be is what another turn makes of it, which
- * is the same one and ends there by itself. Failures fail the test. */
+ * There are "base", of which each scene's "t" is a new fork, "held", whose turn is paused (or of
+ * that), and "by", which no request speaks of; a scene may make "new". Some scenes are of a turn on
+ * "t" that would go on for long, and of what ends it: a request, or SIGTERM. Then the turn's answer
+ * is what says what became of "t"; how far it came is different each time, so that what "t" must be
+ * is what another turn makes of it, which is the same one and ends there by itself. Failures fail
+ * the test. */
 #ifndef SLATE_TESTS_SCENES_H
 #define SLATE_TESTS_SCENES_H
 
@@ -16,7 +17,8 @@ enum { LOOK_MAX = 2048 };
 
 struct scene {
     const char *name, *method, *path, *body;
-    const char *before; /* an action on "t" first, "turn": one, "name": a name and one, or NULL */
+    const char *before; /* an action on "t" first, "turn": one, "name": a name and one, or NULL;
+                           "held": "t" is a fork of that */
     const char *lines;  /* header lines instead of the usual ones, or NULL */
     bool keyed;         /* retried, it must not happen twice */
     bool brings;        /* its body is the bytes of a snapshot */
