@@ -254,6 +254,43 @@ static void nodes_that_refuse_are_not_away(void **state)
     behind(BALANCER_NGINX_FLEET, "m", refuse_all);
 }
 
+/* Which node has turns; FLEET_NODES: none. */
+static unsigned node_at_work(void)
+{
+    for (unsigned i = 0; i < FLEET_NODES; i++)
+        if (t.fleet.node[i].server && metric(fleet_at(&t.fleet, i), "slate_requests_running") > 0)
+            return i;
+    return FLEET_NODES;
+}
+
+/* One node is away, which every balancer finds out by a request; the next one that it asks has the
+ * turn, and dies: nobody may say that the turn was not begun. */
+static void die_with_a_turn(const char *prefix)
+{
+    (void)prefix;
+    load_settle();
+    fleet_node_end(&t.fleet, 0, SIGKILL);
+    for (unsigned round = 0; round < 4; round++) { /* one in three goes to the one that is away */
+        struct call *k = call_post(front, "/v1/generate",
+                                   "{'prompt':'Tell','max_tokens':1000000,'ignore_eos':true}");
+        unsigned i;
+        while ((i = node_at_work()) == FLEET_NODES) { /* nginx itself answers that */
+            reply_free(expect(get(front, "/metrics"), 403));
+            assert_false(call_reply(k)->over);
+        }
+        fleet_node_end(&t.fleet, i, SIGKILL);
+        expect_error(call_finish(k), 502, "node_failed", NULL);
+        fleet_node_start(&t.fleet, i);
+    }
+    fleet_node_start(&t.fleet, 0);
+}
+
+static void a_turn_that_was_sent_is_not_said_to_be_unsent(void **state)
+{
+    (void)state;
+    behind(BALANCER_NGINX_FLEET, "d", die_with_a_turn);
+}
+
 /* --- all of it ---------------------------------------------------------------------------------*/
 
 static int start(void **state)
@@ -292,6 +329,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_node_that_is_gone_is_not_missed),
         cmocka_unit_test(nodes_that_come_back_serve_at_once),
         cmocka_unit_test(nodes_that_refuse_are_not_away),
+        cmocka_unit_test(a_turn_that_was_sent_is_not_said_to_be_unsent),
     };
     const struct CMUnitTest killed[] = {cmocka_unit_test(killed_at_random_moments),
                                         cmocka_unit_test(redis_killed_at_random_moments)};
