@@ -63,14 +63,6 @@ static size_t n_available(const struct sl_generation *g)
     return t ? sl_turn_released(t) : 0;
 }
 
-static size_t count_characters(struct sl_text t)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < t.n; i++)
-        n += ((unsigned char)t.s[i] & 0xC0) != 0x80;
-    return n;
-}
-
 /* Takes the next n tokens and gives what an event of them says. */
 static enum sl_code take(struct sl_generation *g, size_t n, bool last, struct sl_delta *ret,
                          struct sl_error *err)
@@ -100,10 +92,10 @@ static enum sl_code take(struct sl_generation *g, size_t n, bool last, struct sl
     if (g->req.logprobs >= 0) {
         ret->logprobs = logprobs_of(g) + g->n_taken;
         ret->n_logprobs = n;
+        g->text_offset += sl_logprobs_chars(ret->logprobs, n, &g->app->vocab);
     }
     g->n_taken += n;
     g->text_ended = last;
-    g->text_offset += count_characters(piece);
     return SL_OK;
 }
 

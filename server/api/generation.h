@@ -75,7 +75,7 @@ struct sl_generation {
     bool streaming;     /* the response's head is out */
     size_t n_taken;     /* tokens */
     bool text_ended;    /* and the last character, whole or not */
-    size_t text_offset; /* characters */
+    size_t text_offset; /* with logprobs: of the next token, see response.h */
 
     /* A stream whose first token takes long (a queue, a long prompt) gets its head at this time, so
      * that pings can go out. Its memory is the generation's: closing it is the last that happens.

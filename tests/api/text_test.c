@@ -148,6 +148,49 @@ static void test_characters_in_pieces(void **state)
     }
 }
 
+/* text_offset of each token is the number of characters that began before it: *begun at first, and
+ * afterwards of all of them. Gives how many tokens there are. */
+static size_t check_offsets(const json_t *logprobs, size_t *begun)
+{
+    const json_t *tokens = at(logprobs, "tokens"), *offsets = at(logprobs, "text_offset");
+    size_t n = json_array_size(tokens);
+    assert_int_equal(json_array_size(offsets), n);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(json_integer_value(json_array_get(offsets, i)), *begun);
+        /* None does in a byte from 80 to bf, which alone is written bytes:\x80 to bytes:\xbf. */
+        const char *name = json_string_value(json_array_get(tokens, i));
+        *begun += strncmp(name, "bytes:\\x", 8) != 0 || !strchr("89ab", name[8]);
+    }
+    return n;
+}
+
+/* However the tokens of a stream fall into chunks, also in the middle of a character. */
+static void test_offsets_of_tokens(void **state)
+{
+    (void)state;
+    enum { N = 600, SEEDS = 2 };
+    static const char body[] = "{'prompt':'a','max_tokens':%d,'temperature':30,'seed':%u,"
+                               "'logprobs':0,'logit_bias':{'195':100,'169':100,'97':99}%s}";
+    size_t n_chunks = 0;
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        size_t whole = 0, streamed = 0, n = 0;
+        struct reply *r = expect(post(bytes.client, "/v1/completions", body, N, seed, ""), 200);
+        assert_int_equal(check_offsets(at(r->json, "choices.0.logprobs"), &whole), N);
+        reply_free(r);
+        r = expect(post(bytes.client, "/v1/completions", body, N, seed, quoted(",'stream':true")),
+                   200);
+        for (size_t i = 0; i < r->n_events; i++) {
+            const json_t *l = at(r->events[i], "choices.0.logprobs");
+            n += json_is_object(l) ? check_offsets(l, &streamed) : 0;
+            n_chunks += json_is_object(l);
+        }
+        assert_int_equal(n, N);
+        assert_int_equal(streamed, whole);
+        reply_free(r);
+    }
+    assert_true(n_chunks > SEEDS);
+}
+
 /* One byte of a longer character, again and again: nothing of it is ever whole. */
 static void test_unfinished_character(void **state)
 {
@@ -294,6 +337,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_bytes),
         cmocka_unit_test(test_characters_in_pieces),
+        cmocka_unit_test(test_offsets_of_tokens),
         cmocka_unit_test(test_unfinished_character),
         cmocka_unit_test(test_character_across_turns),
         cmocka_unit_test(test_stop_of_several_bytes),
