@@ -129,18 +129,20 @@ static enum sl_code find_route(struct sl_exchange *ex, struct sl_error *err)
 
 /* --- who --------------------------------------------------------------------------------------*/
 
-static enum sl_code check_origin(struct sl_exchange *ex, struct sl_error *err)
+/* any: nobody is refused, as probes come from anywhere and tell nothing; but a page that --cors
+ * names may read the answer. */
+static enum sl_code check_origin(struct sl_exchange *ex, bool any, struct sl_error *err)
 {
     const struct sl_access *a = &ex->env->access;
     const struct sl_http_head *h = ex->head;
     const char *origin = sl_http_head_find(h, "origin");
-    if (!sl_access_host(a, h->host))
+    if (!any && !sl_access_host(a, h->host))
         return sl_fail(err, SL_E_HOST_REFUSED,
                        "the Host '%s' is not served here; loopback names are, the address listened "
                        "on, and names given with --allowed-hosts",
                        h->host);
     ex->origin = sl_access_origin(a, origin, h->host);
-    if (ex->origin == SL_ORIGIN_FOREIGN)
+    if (!any && ex->origin == SL_ORIGIN_FOREIGN)
         return sl_fail(err, SL_E_ORIGIN_REFUSED,
                        "the Origin '%s' is not allowed; the server's own is, and those given with "
                        "--cors",
@@ -199,7 +201,7 @@ enum sl_code sl_admit(struct sl_exchange *ex, struct sl_error *err)
     enum sl_code found = find_route(ex, err);
     bool any_host = ex->matched && (ex->match.route->flags & SL_ROUTE_ANY_HOST);
     struct sl_error other;
-    enum sl_code c = any_host ? SL_OK : check_origin(ex, &other);
+    enum sl_code c = check_origin(ex, any_host, &other);
     if (c) {
         if (err)
             *err = other;

@@ -146,6 +146,25 @@ static void test_an_early_answer_survives(void **state)
     raw_close(r);
 }
 
+/* Probes refuse nobody; their answers are for the pages that may read the others'. */
+static void expect_probes_for_pages(const struct server *s)
+{
+    static const char *const path[] = {"/livez", "/readyz"};
+    for (size_t i = 0; i < 2; i++) {
+        char request[256];
+        snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: pod\r\nOrigin: %s\r\n\r\n",
+                 path[i], "https://app.example");
+        raw_expect_ask(s, request, 200,
+                       "Access-Control-Allow-Origin: https://app.example\r\nVary: Origin\r\n");
+        snprintf(request, sizeof request, "GET %s HTTP/1.1\r\nHost: pod\r\nOrigin: %s\r\n\r\n",
+                 path[i], "https://evil.example");
+        struct raw_response *p = raw_ask(s, request);
+        assert_int_equal(p->status, 200);
+        assert_null(strstr(p->head, "Access-Control"));
+        raw_response_free(p);
+    }
+}
+
 static void test_hosts_and_origins(void **state)
 {
     struct server *s = *state;
@@ -165,6 +184,7 @@ static void test_hosts_and_origins(void **state)
                    "Access-Control-Allow-Origin: https://app.example\r\n");
     raw_expect_ask(c, "GET /v1/models HTTP/1.1\r\n" HOST "Origin: https://evil.example\r\n\r\n",
                    403, "--cors");
+    expect_probes_for_pages(c);
     static const char preflight[] =
         "OPTIONS /v1/generate HTTP/1.1\r\n" HOST "Origin: https://%s\r\n"
         "Access-Control-Request-Method: POST\r\n"
