@@ -99,6 +99,8 @@ enum sl_conn_state {
     SL_CONN_CLOSED
 };
 
+enum { SL_REQUEST_ID_SIZE = 129 }; /* room for one of a client's, which may have 128 bytes */
+
 struct sl_exchange {
     struct sl_conn *conn; /* NULL: the client has gone */
     struct sl_conn_env *env;
@@ -119,7 +121,7 @@ struct sl_exchange {
     struct long_body *ahead;     /* its JSON, where it was read before the handler asks for it */
     bool discard; /* the body is read and thrown away: refused, or of no use to the route */
     struct sl_identity identity;
-    char id[129];
+    char id[SL_REQUEST_ID_SIZE];
     int64_t started_us, started_ms;
 
     const struct sl_exchange_events *events;
@@ -218,6 +220,8 @@ void sl_refuse(struct sl_exchange *ex, const struct sl_error *err);
 /* The whole request has come: to the handler, or the core's own answer to OPTIONS. */
 void sl_dispatch(struct sl_exchange *ex);
 
+/* Makes an id for a request that has none; for net.c's refusals, too. */
+void sl_request_id(struct sl_conn_env *env, char ret[SL_REQUEST_ID_SIZE]);
 struct sl_exchange *sl_exchange_new(struct sl_conn *c,
                                     struct sl_http_head *head); /* NULL: memory */
 void sl_exchange_free(struct sl_exchange *ex);

@@ -30,6 +30,12 @@ static bool id_is_valid(const char *id)
     return n >= 1 && n <= 128;
 }
 
+void sl_request_id(struct sl_conn_env *env, char ret[SL_REQUEST_ID_SIZE])
+{
+    snprintf(ret, SL_REQUEST_ID_SIZE, "req-%s-%llx", env->id_prefix,
+             (unsigned long long)env->id_next++);
+}
+
 struct sl_exchange *sl_exchange_new(struct sl_conn *c, struct sl_http_head *head)
 {
     struct sl_exchange *ex = sl_calloc(1, sizeof *ex);
@@ -49,8 +55,7 @@ struct sl_exchange *sl_exchange_new(struct sl_conn *c, struct sl_http_head *head
     if (id && id_is_valid(id))
         snprintf(ex->id, sizeof ex->id, "%s", id);
     else
-        snprintf(ex->id, sizeof ex->id, "req-%s-%llx", c->env->id_prefix,
-                 (unsigned long long)c->env->id_next++);
+        sl_request_id(c->env, ex->id);
     sl_metric_add(&c->env->metrics, SL_M_IN_FLIGHT, 1);
     return ex;
 }

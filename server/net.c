@@ -374,12 +374,14 @@ static void send_refusal(struct sl_net_conn *c)
         "{\"error\":{\"message\":\"the server has as many connections as it may "
         "(--max-connections); try again later\",\"type\":\"server_error\",\"param\":null,"
         "\"code\":\"server_full\"}}";
-    char head[256], waste[4096];
+    char head[512], id[SL_REQUEST_ID_SIZE], waste[4096];
     uv_os_fd_t fd;
+    sl_request_id(c->net->env, id);
     int n = snprintf(head, sizeof head,
                      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-                     "Content-Length: %zu\r\nRetry-After: 1\r\nConnection: close\r\n\r\n",
-                     sizeof body - 1);
+                     "Content-Length: %zu\r\nX-Request-Id: %s\r\nRetry-After: 1\r\n"
+                     "Connection: close\r\n\r\n",
+                     sizeof body - 1, id);
     uv_buf_t bufs[] = {{.base = head, .len = (size_t)n},
                        {.base = (char *)(uintptr_t)body, .len = sizeof body - 1}};
     (void)uv_try_write(&c->socket.stream, bufs, 2);

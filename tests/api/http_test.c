@@ -236,6 +236,7 @@ static void test_more_connections_than_allowed(void **state)
     raw_wait_text(a, "data: ");
     raw_long_stream(b);
     raw_wait_text(b, "data: ");
+    char id[5][160];
     for (int i = 0; i < 5; i++) {
         struct raw *c = raw_open(s);
         raw_puts(c, GET("/livez"));
@@ -243,6 +244,8 @@ static void test_more_connections_than_allowed(void **state)
         assert_int_equal(p->status, 503);
         assert_non_null(strstr(p->body, "\"code\":\"server_full\""));
         assert_non_null(strstr(p->head, "\r\nRetry-After: 1\r\n"));
+        assert_true(raw_header(p, "X-Request-Id", id[i], sizeof id[i]) && strlen(id[i]) > 8);
+        assert_true(i == 0 || strcmp(id[i], id[i - 1]) != 0);
         raw_response_free(p);
         raw_close(c);
     }
