@@ -33,6 +33,7 @@
 #include "proto/request.h"
 #include "server/access.h"
 #include "server/auth.h"
+#include "server/date.h"
 #include "server/http.h"
 #include "server/longwork.h"
 #include "server/metrics.h"
@@ -82,10 +83,12 @@ struct sl_conn_env {
     bool closing;           /* nothing is begun any more: DRAINING */
     char id_prefix[17];     /* of request ids made here */
     uint64_t id_next;
+    struct sl_date date;
     struct sl_longwork *longwork; /* NULL: bodies are read by the handler, however large */
     struct sl_server *server;     /* for handlers */
     void *app;
     void (*named)(struct sl_exchange *ex, void (*handler)(struct sl_exchange *ex)); /* or NULL */
+    int64_t (*unix_s)(void); /* tests: the time that answers tell; NULL: the system's */
     /* Tests: called when an exchange is freed; may be NULL. */
     void (*freed)(void *arg);
     void *freed_arg;
@@ -220,8 +223,10 @@ void sl_refuse(struct sl_exchange *ex, const struct sl_error *err);
 /* The whole request has come: to the handler, or the core's own answer to OPTIONS. */
 void sl_dispatch(struct sl_exchange *ex);
 
-/* Makes an id for a request that has none; for net.c's refusals, too. */
+/* What every answer carries, net.c's refusals too: an id for a request that has none, and the text
+ * of Date, valid until the next call. */
 void sl_request_id(struct sl_conn_env *env, char ret[SL_REQUEST_ID_SIZE]);
+const char *sl_date_now(struct sl_conn_env *env);
 struct sl_exchange *sl_exchange_new(struct sl_conn *c,
                                     struct sl_http_head *head); /* NULL: memory */
 void sl_exchange_free(struct sl_exchange *ex);

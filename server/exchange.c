@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <uv.h>
 
 #include "engine/base/log.h"
@@ -34,6 +35,11 @@ void sl_request_id(struct sl_conn_env *env, char ret[SL_REQUEST_ID_SIZE])
 {
     snprintf(ret, SL_REQUEST_ID_SIZE, "req-%s-%llx", env->id_prefix,
              (unsigned long long)env->id_next++);
+}
+
+const char *sl_date_now(struct sl_conn_env *env)
+{
+    return sl_date_text(&env->date, env->unix_s ? env->unix_s() : (int64_t)time(NULL));
 }
 
 struct sl_exchange *sl_exchange_new(struct sl_conn *c, struct sl_http_head *head)
@@ -387,7 +393,7 @@ static void write_head(struct sl_exchange *ex, int status, const char *content_t
         put(&h, "Content-Length: %lld\r\n", (long long)length);
     else if (length == LENGTH_CHUNKED)
         put(&h, "Transfer-Encoding: chunked\r\n");
-    put(&h, "X-Request-Id: %s\r\n", ex->id);
+    put(&h, "Date: %s\r\nX-Request-Id: %s\r\n", sl_date_now(env), ex->id);
     if (ex->session[0])
         put(&h, "X-Slate-Session: %s\r\n", ex->session);
     if (!ex->keep_alive)

@@ -122,7 +122,7 @@ void sl_exchange_of_session(struct sl_exchange *ex, const char *id);
 /* Adds a header to the response; before reply, fail and stream. name: a literal. The value is
  * copied; bytes that a header cannot hold (controls) are replaced by '?'. More headers or bytes
  * than the limits above are a bug (assert). Content-Type, Content-Length, Transfer-Encoding,
- * Connection, X-Request-Id and X-Slate-Session are the core's own. */
+ * Connection, Date, X-Request-Id and X-Slate-Session are the core's own. */
 void sl_exchange_add_header(struct sl_exchange *ex, const char *name, const char *fmt, ...)
     SL_PRINTF(3, 4);
 

@@ -379,9 +379,9 @@ static void send_refusal(struct sl_net_conn *c)
     sl_request_id(c->net->env, id);
     int n = snprintf(head, sizeof head,
                      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-                     "Content-Length: %zu\r\nX-Request-Id: %s\r\nRetry-After: 1\r\n"
-                     "Connection: close\r\n\r\n",
-                     sizeof body - 1, id);
+                     "Content-Length: %zu\r\nDate: %s\r\nX-Request-Id: %s\r\n"
+                     "Retry-After: 1\r\nConnection: close\r\n\r\n",
+                     sizeof body - 1, sl_date_now(c->net->env), id);
     uv_buf_t bufs[] = {{.base = head, .len = (size_t)n},
                        {.base = (char *)(uintptr_t)body, .len = sizeof body - 1}};
     (void)uv_try_write(&c->socket.stream, bufs, 2);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -25,6 +26,19 @@ static void expect_alive(const struct server *s)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
+/* Its Date is of the last minute, in the one form that may be sent. */
+static void expect_date(const struct raw_response *p)
+{
+    char date[64], same[64];
+    struct tm tm = {.tm_isdst = 0};
+    assert_true(raw_header(p, "Date", date, sizeof date));
+    const char *end = strptime(date, "%a, %d %b %Y %H:%M:%S GMT", &tm); /* in the C locale */
+    assert_true(end && !*end);
+    assert_int_equal(strftime(same, sizeof same, "%a, %d %b %Y %H:%M:%S GMT", &tm), 29);
+    assert_string_equal(date, same);
+    assert_in_range(timegm(&tm), time(NULL) - 60, time(NULL));
+}
+
 static void test_keep_alive_and_ids(void **state)
 {
     struct server *s = *state;
@@ -35,6 +49,7 @@ static void test_keep_alive_and_ids(void **state)
         struct raw_response *p = raw_read(r, false);
         assert_true(raw_header(p, "X-Request-Id", id[i], sizeof id[i]));
         assert_true(strlen(id[i]) > 8);
+        expect_date(p);
         raw_response_free(p);
     }
     assert_string_not_equal(id[0], id[1]);
@@ -49,6 +64,7 @@ static void test_keep_alive_and_ids(void **state)
         raw_puts(r, request);
         struct raw_response *p = raw_read(r, false);
         assert_int_equal(p->status, 404); /* errors have one as well */
+        expect_date(p);
         assert_true(raw_header(p, "x-request-id", id[0], sizeof id[0]));
         assert_int_equal(strcmp(id[0], rows[i].sent) == 0, rows[i].echoed);
         raw_response_free(p);
@@ -246,6 +262,7 @@ static void test_more_connections_than_allowed(void **state)
         assert_non_null(strstr(p->head, "\r\nRetry-After: 1\r\n"));
         assert_true(raw_header(p, "X-Request-Id", id[i], sizeof id[i]) && strlen(id[i]) > 8);
         assert_true(i == 0 || strcmp(id[i], id[i - 1]) != 0);
+        expect_date(p);
         raw_response_free(p);
         raw_close(c);
     }

@@ -160,9 +160,15 @@ void wire_config(struct sl_config *c)
     };
 }
 
+static int64_t then(void)
+{
+    return 784111777; /* the date of RFC 9110's examples */
+}
+
 void wire_env(struct sl_conn_env *env, const struct sl_config *c)
 {
-    *env = (struct sl_conn_env){.config = c, .access.config = c, .id_prefix = "test"};
+    *env =
+        (struct sl_conn_env){.config = c, .access.config = c, .id_prefix = "test", .unix_s = then};
     assert_int_equal(sl_listen_parse(&env->access.listen, c->listen, NULL), SL_OK);
     assert_int_equal(sl_metrics_init(&env->metrics, NULL), SL_OK);
     sl_router_init(&env->router);

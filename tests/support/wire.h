@@ -24,7 +24,9 @@ struct wire {
 
 /* A configuration with small limits: what the tests expect is written there. */
 void wire_config(struct sl_config *c);
-/* env over it, without keys, listening on 127.0.0.1:8080. Ids begin with "req-test-". */
+/* env over it, without keys, listening on 127.0.0.1:8080. Ids begin with "req-test-", and it is
+ * always WIRE_DATE. */
+#define WIRE_DATE "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
 void wire_env(struct sl_conn_env *env, const struct sl_config *c);
 void wire_env_done(struct sl_conn_env *env);
 

@@ -132,7 +132,7 @@ static int teardown(void **state)
 }
 
 #define HOST "Host: localhost\r\n"
-#define ID(n) "X-Request-Id: req-test-" #n "\r\n"
+#define ID(n) WIRE_DATE "X-Request-Id: req-test-" #n "\r\n"
 #define HELLO(n)                                                                                   \
     "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(n) "\r\nhello"
 
@@ -146,9 +146,9 @@ static void test_a_reply_byte_for_byte(void **state)
     wire_clear(&f.w);
     wire_puts(&f.w, "POST /echo HTTP/1.1\r\n" HOST "X-Request-Id: mine\r\n"
                     "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}");
-    assert_string_equal(f.w.out,
-                        "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\n"
-                        "Content-Length: 2\r\nX-Request-Id: mine\r\nX-Length: 2\r\n\r\n{}");
+    assert_string_equal(f.w.out, "HTTP/1.1 201 Created\r\nContent-Type: application/json\r\n"
+                                 "Content-Length: 2\r\n" WIRE_DATE
+                                 "X-Request-Id: mine\r\nX-Length: 2\r\n\r\n{}");
     wire_clear(&f.w);
     wire_puts(&f.w, "GET /busy HTTP/1.1\r\n" HOST "\r\n");
     assert_string_equal(

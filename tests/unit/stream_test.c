@@ -76,7 +76,7 @@ static int teardown(void **state)
 }
 
 #define HOST "Host: localhost\r\n"
-#define ID(n) "X-Request-Id: req-test-" #n "\r\n"
+#define ID(n) WIRE_DATE "X-Request-Id: req-test-" #n "\r\n"
 #define HELLO(n)                                                                                   \
     "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n" ID(n) "\r\nhello"
 
