@@ -95,6 +95,16 @@ enum sl_code sl_decode_model(const struct sl_decode *d, const char **ret)
     return v ? sl_json_cstr(v, "model", SL_MODEL_NAME_MAX, d->pool, ret, d->err) : SL_OK;
 }
 
+enum sl_code sl_decode_max_tokens(const struct sl_decode *d, const char *key, size_t *ret)
+{
+    const json_t *v = sl_json_member(d->o, key);
+    int64_t n = 0, most = (int64_t)d->limits->max_tokens;
+    enum sl_code c = v ? sl_json_int(v, key, -1, most, &n, d->err) : SL_OK;
+    if (c == SL_OK && v)
+        *ret = (size_t)(n < 0 ? most : n);
+    return c;
+}
+
 /* --- base64 --- */
 
 static int sextet(unsigned char c)

@@ -169,15 +169,14 @@ static enum sl_code read_completion_prompt(const struct sl_decode *d, struct sl_
 
 static enum sl_code read_completion(const struct sl_decode *d, struct sl_generate_request *r)
 {
-    int64_t n = d->limits->max_tokens < 16 ? (int64_t)d->limits->max_tokens : 16, logprobs = -1;
+    int64_t logprobs = -1;
     enum sl_code c = read_completion_prompt(d, &r->input);
-    const json_t *v = sl_json_member(d->o, "max_tokens");
-    if (c == SL_OK && v)
-        c = sl_json_int(v, "max_tokens", 0, (int64_t)d->limits->max_tokens, &n, d->err);
-    v = sl_json_member(d->o, "logprobs");
+    r->max_tokens = d->limits->max_tokens < 16 ? d->limits->max_tokens : 16;
+    if (c == SL_OK)
+        c = sl_decode_max_tokens(d, "max_tokens", &r->max_tokens);
+    const json_t *v = sl_json_member(d->o, "logprobs");
     if (c == SL_OK && v)
         c = sl_json_int(v, "logprobs", 0, SL_TOP_LOGPROBS_MAX, &logprobs, d->err);
-    r->max_tokens = (size_t)n;
     r->logprobs = (int)logprobs;
     return c;
 }
@@ -203,15 +202,9 @@ static enum sl_code read_chat_logprobs(const struct sl_decode *d, struct sl_gene
 
 static enum sl_code read_chat(const struct sl_decode *d, struct sl_generate_request *r)
 {
-    static const char *const keys[] = {"max_tokens", "max_completion_tokens"}; /* the newer wins */
-    int64_t n = (int64_t)r->max_tokens;
-    enum sl_code c = SL_OK;
-    for (size_t i = 0; i < 2 && c == SL_OK; i++) {
-        const json_t *v = sl_json_member(d->o, keys[i]);
-        if (v)
-            c = sl_json_int(v, keys[i], 0, (int64_t)d->limits->max_tokens, &n, d->err);
-    }
-    r->max_tokens = (size_t)n;
+    enum sl_code c = sl_decode_max_tokens(d, "max_tokens", &r->max_tokens);
+    if (c == SL_OK) /* the newer name wins */
+        c = sl_decode_max_tokens(d, "max_completion_tokens", &r->max_tokens);
     if (c == SL_OK)
         c = read_chat_logprobs(d, r);
     if (c != SL_OK)

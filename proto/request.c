@@ -42,19 +42,17 @@ static const struct sl_json_row generate_rows[] = {
 
 static enum sl_code read_native(const struct sl_decode *d, struct sl_generate_request *r)
 {
-    int64_t n = (int64_t)r->max_tokens, logprobs = -1;
+    int64_t logprobs = -1;
     enum sl_code c =
         sl_json_rows(d->o, generate_rows, sizeof generate_rows / sizeof *generate_rows, r, d->err);
-    const json_t *v = sl_json_member(d->o, "max_tokens");
-    if (c == SL_OK && v)
-        c = sl_json_int(v, "max_tokens", 0, (int64_t)d->limits->max_tokens, &n, d->err);
-    v = sl_json_member(d->o, "logprobs");
+    if (c == SL_OK)
+        c = sl_decode_max_tokens(d, "max_tokens", &r->max_tokens);
+    const json_t *v = sl_json_member(d->o, "logprobs");
     if (c == SL_OK && v)
         c = sl_json_int(v, "logprobs", 0, SL_TOP_LOGPROBS_MAX, &logprobs, d->err);
     v = sl_json_member(d->o, "initial_state");
     if (c == SL_OK && v)
         c = sl_decode_base64(d, v, "initial_state", &r->initial_state, &r->n_initial_state);
-    r->max_tokens = (size_t)n;
     r->logprobs = (int)logprobs;
     return c;
 }

@@ -170,7 +170,7 @@ static const struct {
     int status; /* 0: 400 */
 } bad[] = {
     /* numbers out of range */
-    {"'prompt':'a','max_tokens':-1", "invalid_value", "max_tokens", 0},
+    {"'prompt':'a','max_tokens':-2", "invalid_value", "max_tokens", 0},
     {"'prompt':'a','max_tokens':1e18", "invalid_value", "max_tokens", 0},
     {"'prompt':'a','max_tokens':1000000000000000000", "invalid_value", "max_tokens", 0},
     {"'prompt':'a','max_tokens':1e308", "invalid_value", "max_tokens", 0},

@@ -375,7 +375,7 @@ static void test_errors(void **state)
         {CHAT, "{" HI ",'response_format':{'type':'json_object'}}", 400, "unsupported",
          "response_format"},
         {CHAT, "{" HI ",'top_logprobs':2}", 400, "invalid_value", "top_logprobs"},
-        {CHAT, "{" HI ",'max_completion_tokens':-1}", 400, "invalid_value",
+        {CHAT, "{" HI ",'max_completion_tokens':-2}", 400, "invalid_value",
          "max_completion_tokens"},
         {CHAT, "{" HI ",'temperature':'hot'}", 400, "invalid_type", "temperature"},
         {CHAT, "{'messages':[{'role':'tool','content':'x'}]}", 400, "invalid_value",

@@ -45,9 +45,11 @@ static struct sl_generate_request decoded(enum sl_dialect dialect, const char *b
 {
     struct sl_generate_request r;
     struct sl_error err = {0};
-    enum sl_code c = dialect == SL_DIALECT_CHAT
-                         ? sl_chat_completions_decode(&r, body, strlen(body), &limits, &err)
-                         : sl_completions_decode(&r, body, strlen(body), &limits, &err);
+    size_t n = strlen(body);
+    enum sl_code c =
+        dialect == SL_DIALECT_CHAT    ? sl_chat_completions_decode(&r, body, n, &limits, &err)
+        : dialect == SL_DIALECT_SLATE ? sl_generate_decode(&r, body, n, &limits, &err)
+                                      : sl_completions_decode(&r, body, n, &limits, &err);
     if (c != SL_OK)
         fail_msg("%s: %s", body, err.message);
     assert_int_equal(r.dialect, dialect);
@@ -91,6 +93,29 @@ static void completion_requests(void **state)
     assert_string_equal(r.session, "s");
     assert_int_equal(r.sampling.bias[0].token, 50256);
     sl_generate_done(&r);
+}
+
+/* -1, as llama.cpp's and LM Studio's clients send it: as many as --max-tokens-limit allows. */
+static void as_many_tokens_as_are_allowed(void **state)
+{
+    (void)state;
+    static const struct {
+        enum sl_dialect dialect;
+        const char *body;
+        size_t max_tokens;
+    } cases[] = {
+        {SL_DIALECT_SLATE, "{\"prompt\":\"\",\"max_tokens\":-1}", 1048576},
+        {SL_DIALECT_COMPLETIONS, "{\"prompt\":\"\",\"max_tokens\":-1}", 1048576},
+        {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_tokens\":-1}", 1048576},
+        {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_completion_tokens\":-1}", 1048576},
+        {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_tokens\":-1,\"max_completion_tokens\":7}", 7},
+        {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_tokens\":7,\"max_completion_tokens\":-1}", 1048576},
+    };
+    for (size_t i = 0; i < N(cases); i++) {
+        struct sl_generate_request r = decoded(cases[i].dialect, cases[i].body);
+        assert_int_equal(r.max_tokens, cases[i].max_tokens);
+        sl_generate_done(&r);
+    }
 }
 
 static void chat_requests(void **state)
@@ -245,9 +270,9 @@ static void not_served(void **state)
          "needs logprobs: true"},
         {"{" MESSAGES ",\"logprobs\":true,\"top_logprobs\":21}", SL_E_INVALID_VALUE, "top_logprobs",
          NULL},
-        {"{" MESSAGES ",\"max_completion_tokens\":-1}", SL_E_INVALID_VALUE, "max_completion_tokens",
+        {"{" MESSAGES ",\"max_completion_tokens\":-2}", SL_E_INVALID_VALUE, "max_completion_tokens",
          NULL},
-        {"{" MESSAGES ",\"max_tokens\":-1,\"max_completion_tokens\":1}", SL_E_INVALID_VALUE,
+        {"{" MESSAGES ",\"max_tokens\":-2,\"max_completion_tokens\":1}", SL_E_INVALID_VALUE,
          "max_tokens", NULL},
         {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_audio\"}]}]}",
          SL_E_UNSUPPORTED, "messages[0].content[0].type", "input_audio"}};
@@ -445,15 +470,11 @@ int main(void)
 {
     sl_json_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(completion_requests),
-        cmocka_unit_test(chat_requests),
-        cmocka_unit_test(nulls),
-        cmocka_unit_test(wrong_types),
-        cmocka_unit_test(not_served),
-        cmocka_unit_test(out_of_memory),
-        cmocka_unit_test(completion_answers),
-        cmocka_unit_test(completion_logprobs),
-        cmocka_unit_test(chat_answers),
+        cmocka_unit_test(completion_requests), cmocka_unit_test(as_many_tokens_as_are_allowed),
+        cmocka_unit_test(chat_requests),       cmocka_unit_test(nulls),
+        cmocka_unit_test(wrong_types),         cmocka_unit_test(not_served),
+        cmocka_unit_test(out_of_memory),       cmocka_unit_test(completion_answers),
+        cmocka_unit_test(completion_logprobs), cmocka_unit_test(chat_answers),
         cmocka_unit_test(chat_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

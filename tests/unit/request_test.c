@@ -210,8 +210,8 @@ static void generate_ranges(void **state)
     (void)state;
     static const struct field_case cases[] = {
         {"{\"prompt\":\"\",\"max_tokens\":0}", SL_OK, NULL, NULL},
-        {"{\"prompt\":\"\",\"max_tokens\":-1}", SL_E_INVALID_VALUE, "max_tokens",
-         "max_tokens must be an integer from 0 to 1048576, got the number -1"},
+        {"{\"prompt\":\"\",\"max_tokens\":-2}", SL_E_INVALID_VALUE, "max_tokens",
+         "max_tokens must be an integer from -1 to 1048576, got the number -2"},
         {"{\"prompt\":\"\",\"max_tokens\":1e18}", SL_E_INVALID_VALUE, "max_tokens", "1e+18"},
         {"{\"prompt\":\"\",\"max_tokens\":1e400}", SL_E_INVALID_VALUE, "max_tokens", "too large"},
         {"{\"prompt\":\"\",\"seed\":-2}", SL_E_INVALID_VALUE, "seed",
