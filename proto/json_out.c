@@ -69,6 +69,16 @@ static void put_quoted(struct sl_buf *b, const char *s, size_t n)
     sl_buf_putc(b, '"');
 }
 
+size_t sl_out_length(const char *s, size_t n)
+{
+    size_t len = 0;
+    for (size_t i = 0; i < n; i++) {
+        char e = escape_of((unsigned char)s[i]);
+        len += e == 'u' ? 6 : e ? 2 : 1;
+    }
+    return len;
+}
+
 void sl_out_key_text(struct sl_json_out *w, const char *key, size_t n)
 {
     before_value(w);

@@ -21,6 +21,7 @@ void sl_out_close(struct sl_json_out *w, char bracket); /* '}' or ']' */
 void sl_out_key(struct sl_json_out *w, const char *key);
 void sl_out_key_text(struct sl_json_out *w, const char *key, size_t n);
 void sl_out_text(struct sl_json_out *w, const char *s, size_t n);
+size_t sl_out_length(const char *s, size_t n);         /* of such a text, without its quotes */
 void sl_out_str(struct sl_json_out *w, const char *s); /* NULL: null */
 /* Any bytes, at most SL_TOKEN_BYTES_MAX: what is not UTF-8 becomes U+FFFD. */
 void sl_out_bytes(struct sl_json_out *w, const unsigned char *s, size_t n);

@@ -143,26 +143,26 @@ static void go_on(const struct sl_run *r, struct sl_turn_spec *spec)
     spec->n_generated = p->n_generated;
 }
 
-/* An answer that is kept has a limit, and a turn that was computed must not fail for it: so what
- * could be longer is refused before. At most: each byte of text as an escape of six; with log
- * probabilities each token and its alternatives once more as text and as a list of bytes. */
+/* A turn that was computed must not fail because its answer is too long to be kept, or told: see
+ * answer_room.h. */
 static enum sl_code check_answer(const struct sl_run *r, struct sl_error *err)
 {
-    enum { FIXED = 64 << 10, ID = 16, ENTRY = 192, ESCAPE = 6, LISTED = 4 };
     const struct sl_run_spec *s = &r->spec;
-    size_t text = ESCAPE * r->ts->token_bytes, n_entries = 0;
-    if (!r->key)
+    size_t max = r->key ? SL_ANSWER_BYTES_MAX : s->answer_max;
+    if (!max)
         return SL_OK;
-    if (s->logprobs >= 0)
-        n_entries = 1 + (size_t)s->logprobs;
-    size_t each = text + ID + n_entries * (2 * text + LISTED * r->ts->token_bytes + ENTRY);
-    size_t most = (SL_ANSWER_BYTES_MAX - FIXED) / each;
+    assert(max > SL_ANSWER_ROOM_FIXED);
+    size_t each = sl_answer_room(&r->ts->token_room, s->dialect, s->logprobs);
+    size_t most = (max - SL_ANSWER_ROOM_FIXED) / each;
     if (s->max_tokens <= most)
         return SL_OK;
     return sl_fail_param(err, SL_E_INVALID_VALUE, "max_tokens",
-                         "with an Idempotency-Key the answer is kept, up to %d MiB; what this "
-                         "request asks for each token fits for max_tokens up to %zu, got %zu",
-                         SL_ANSWER_BYTES_MAX >> 20, most, s->max_tokens);
+                         "%s, up to %zu MiB; what this request asks for each token (%s) fits for "
+                         "max_tokens up to %zu, got %zu%s",
+                         r->key ? "with an Idempotency-Key the answer is kept"
+                                : "an answer that is not streamed is told at once",
+                         max >> 20, s->logprobs < 0 ? "its text" : "its text and logprobs", most,
+                         s->max_tokens, r->key ? "" : "; with stream: true any number does");
 }
 
 /* The prompt's tokens are there: admission by their number, then the line. */

@@ -451,11 +451,12 @@ void sl_exchange_done(struct sl_exchange *ex)
 const struct sl_error *sl_exchange_told(const struct sl_exchange *ex, const struct sl_error *err,
                                         struct sl_error *own)
 {
-    if (!ex->done || err->code != SL_E_NO_MEMORY)
+    if (!ex->done || err->code == SL_E_COMMIT_UNKNOWN)
         return err;
     (void)sl_fail(own, SL_E_COMMIT_UNKNOWN,
-                  "it was done, but there was no memory for its answer; the session's version "
-                  "tells, and so does a retry with the same Idempotency-Key");
+                  "it was done, but its answer could not be made (%.200s); the session's version "
+                  "tells, and so does a retry with the same Idempotency-Key",
+                  err->message);
     return own;
 }
 

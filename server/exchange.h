@@ -136,8 +136,8 @@ void sl_exchange_reply(struct sl_exchange *ex, int status, const char *content_t
 void sl_exchange_reply_ref(struct sl_exchange *ex, int status, const char *content_type,
                            const void *body, size_t n, void (*release)(void *arg), void *arg);
 
-/* What was asked for has been done, and stays so. From here on an answer for which there is no
- * memory is a COMMIT_UNKNOWN: NO_MEMORY would say that nothing was done. */
+/* What was asked for has been done, and stays so. From here on an answer that cannot be made (no
+ * memory, too long) is a COMMIT_UNKNOWN: any other error would say that nothing was done. */
 void sl_exchange_done(struct sl_exchange *ex);
 /* The error as the client is told it: err, or *own. */
 const struct sl_error *sl_exchange_told(const struct sl_exchange *ex, const struct sl_error *err,

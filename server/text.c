@@ -5,14 +5,16 @@
 
 #include "engine/base/utf8.h"
 
-enum { TEXT_BYTES_MAX = 256 << 20 }; /* of one piece */
+/* Of the tokens of one piece: no answer that is told at once has more (app.h). A byte becomes three
+ * at most. */
+#define RAW_BYTES_MAX ((size_t)256 << 20)
 
 void sl_text_stream_init(struct sl_text_stream *ts, const struct sl_tokenizer *tokenizer)
 {
     ts->tokenizer = tokenizer;
     ts->begins = false;
-    sl_buf_init(&ts->raw, TEXT_BYTES_MAX / 3);
-    sl_buf_init(&ts->out, TEXT_BYTES_MAX);
+    sl_buf_init(&ts->raw, RAW_BYTES_MAX);
+    sl_buf_init(&ts->out, 3 * RAW_BYTES_MAX + 1);
 }
 
 void sl_text_stream_done(struct sl_text_stream *ts)

@@ -24,13 +24,13 @@ static void wake_loop(void *arg)
     uv_async_send(&ts->wake);
 }
 
-static size_t longest_token(const struct sl_tokenizer *t, size_t vocab_size)
+static void measure_tokens(struct sl_turns *ts)
 {
-    size_t longest = 0, n;
-    for (size_t i = 0; i < vocab_size; i++)
-        if (sl_tokenizer_bytes(t, (uint32_t)i, &n) && n > longest)
-            longest = n;
-    return longest;
+    for (size_t i = 0; i < ts->vocab_size; i++) {
+        size_t n = 0;
+        const unsigned char *bytes = sl_tokenizer_bytes(ts->tokenizer, (uint32_t)i, &n);
+        sl_token_room_add(&ts->token_room, bytes, bytes ? n : 0);
+    }
 }
 
 enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct sl_model *model,
@@ -49,7 +49,7 @@ enum sl_code sl_turns_open(struct sl_turns **ret, uv_loop_t *loop, const struct 
                             .metrics = metrics,
                             .opt = *opt,
                             .vocab_size = sl_model_info(model)->vocab_size};
-    ts->token_bytes = longest_token(tokenizer, ts->vocab_size);
+    measure_tokens(ts);
     ts->line_end = &ts->line;
     ts->ending_end = &ts->ending;
     ts->wake.data = ts;

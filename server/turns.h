@@ -82,10 +82,12 @@ struct sl_run_spec {
     const char *chat_template; /* a reply under this template is written; NULL: plain text. Kept
                                   for a pause; static storage */
     /* An Idempotency-Key: `answer` is asked for the body to keep, right before the commit, when
-     * sl_run_result() is final but for a failure of the commit itself. NULL: none. What could give
-     * an answer of more than SL_ANSWER_BYTES_MAX is refused at start (INVALID_VALUE, max_tokens).
-     */
+     * sl_run_result() is final but for a failure of the commit itself. NULL: none. */
     const char *idempotency_key;
+    /* What could give an answer of more than these bytes (0: however many; under a key never more
+     * than SL_ANSWER_BYTES_MAX) is refused before it runs: INVALID_VALUE, max_tokens. */
+    size_t answer_max;
+    enum sl_dialect dialect; /* of that answer */
     bool strict; /* the session must be at the version that is known (sl_sessions_take()) */
     unsigned char request_hash[16];
     void (*answer)(struct sl_run *r, void *user, struct sl_buf *b);

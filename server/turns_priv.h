@@ -3,6 +3,7 @@
 #ifndef SLATE_SERVER_TURNS_PRIV_H
 #define SLATE_SERVER_TURNS_PRIV_H
 
+#include "proto/answer_room.h"
 #include "server/turns.h"
 
 enum run_state { READYING, TOKENISING, WAITING, RUNNING, COMMITTING, ENDING, OVER };
@@ -53,7 +54,7 @@ struct sl_turns {
     struct sl_metrics *metrics;
     struct sl_turns_options opt;
     size_t vocab_size;
-    size_t token_bytes; /* of the longest token */
+    struct sl_token_room token_room; /* of the vocabulary */
 
     struct sl_run *runs;
     size_t n_runs, n_running, n_waiting; /* n_runs: until OVER; n_waiting: not in the engine yet */

@@ -269,6 +269,12 @@ static enum sl_code draw_seed(struct sl_generation *g, struct sl_error *err)
     return SL_OK;
 }
 
+/* Bytes for an answer that is told at once, beside the state in it; 0: it is streamed. */
+static size_t answer_max(const struct sl_generation *g)
+{
+    return g->req.stream ? 0 : SL_RESPONSE_BYTES_MAX - sl_stateless_room(g);
+}
+
 enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, struct sl_error *err)
 {
     const struct sl_generate_request *q = &g->req;
@@ -296,6 +302,8 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
         .resume = q->input.kind == SL_INPUT_RESUME,
         .chat_template = g->chat ? g->chat->name : NULL,
         .idempotency_key = g->key,
+        .answer_max = answer_max(g),
+        .dialect = q->dialect,
         .strict = g->key || (s && sl_exchange_header(g->ex, "If-Match")),
         .answer = on_answer,
         .news = on_news,

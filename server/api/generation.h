@@ -122,6 +122,7 @@ SL_NODISCARD enum sl_code sl_keyed_start(struct sl_generation *g, struct sl_sess
 
 /* stateless.c: initial_state, return_state. */
 SL_NODISCARD enum sl_code sl_stateless_check(const struct sl_generation *g, struct sl_error *err);
+size_t sl_stateless_room(const struct sl_generation *g); /* bytes of the answer's state */
 void sl_stateless_start(struct sl_generation *g);
 void sl_stateless_over(struct sl_generation *g); /* the run has ended: its state, then the finish */
 void sl_stateless_forget(struct sl_generation *g);

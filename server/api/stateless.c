@@ -3,8 +3,18 @@
  * Inside, the memory is a session like any other, so that it has the same bits; but of a tenant
  * that no key can have, never in the store, and gone with the answer. */
 #include "engine/base/mem.h"
+#include "proto/answer_room.h"
 #include "server/api/generation.h"
 #include "server/residency.h"
+
+/* Of a snapshot besides its state: what a header has, a penalty ring, a paused turn. */
+enum { SNAPSHOT_FIXED = 1 << 20 };
+
+size_t sl_stateless_room(const struct sl_generation *g)
+{
+    size_t n = sl_model_info(g->app->model)->state_bytes;
+    return g->req.return_state ? (n + SNAPSHOT_FIXED) / 3 * 4 + 4 : 0;
+}
 
 enum sl_code sl_stateless_check(const struct sl_generation *g, struct sl_error *err)
 {
@@ -17,6 +27,12 @@ enum sl_code sl_stateless_check(const struct sl_generation *g, struct sl_error *
     if (g->req.dialect != SL_DIALECT_SLATE && g->req.return_state)
         return sl_fail_param(err, SL_E_UNSUPPORTED, "return_state",
                              "return_state is answered by /v1/generate only");
+    if (sl_stateless_room(g) > SL_RESPONSE_BYTES_MAX - 2 * SL_ANSWER_ROOM_FIXED)
+        return sl_fail_param(err, SL_E_SNAPSHOT_TOO_LARGE, "return_state",
+                             "a state of this model has %zu bytes, which no answer of up to %d MiB "
+                             "holds in base64; GET /v1/sessions/{id}/snapshot gives a session's",
+                             sl_model_info(g->app->model)->state_bytes,
+                             SL_RESPONSE_BYTES_MAX >> 20);
     return SL_OK;
 }
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -406,6 +407,53 @@ static void test_errors(void **state)
     }
 }
 
+/* --- answers that are too long -----------------------------------------------------------------*/
+
+/* What could be longer than an answer that is told at once is refused before a token was computed,
+ * and says what fits; that much is taken, and any number as a stream. */
+static void test_what_cannot_be_told_at_once(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *fields;
+    } row[] = {
+        {"/v1/generate", "'prompt':'a','logprobs':20"},
+        {COMPLETIONS, "'prompt':'a','logprobs':20"},
+        {CHAT, "'messages':[{'role':'user','content':'a'}],'logprobs':true,'top_logprobs':20"},
+    };
+    struct client *c = tiny.client;
+    for (size_t i = 0; i < 3; i++) {
+        double steps = metric(c, "slate_engine_steps_total");
+        char body[512];
+        snprintf(body, sizeof body, "%s,'session':'%s','ignore_eos':true", row[i].fields,
+                 new_session(c));
+        struct reply *r =
+            post(c, row[i].path, "{%s,'max_tokens':-1,'max_time_ms':1}", quoted(body));
+        const char *fits = strstr(r->body, "max_tokens up to ");
+        assert_non_null(fits);
+        assert_non_null(strstr(r->body, "stream: true"));
+        unsigned long most = strtoul(fits + strlen("max_tokens up to "), NULL, 10);
+        assert_in_range(most, 10000, 1000000);
+        expect_error(r, 400, "invalid_value", "max_tokens");
+        assert_true(metric(c, "slate_engine_steps_total") == steps);
+        expect_error(
+            post(c, row[i].path, "{%s,'max_tokens':%lu,'max_time_ms':1}", quoted(body), most + 1),
+            400, "invalid_value", "max_tokens");
+        reply_free(expect(
+            post(c, row[i].path, "{%s,'max_tokens':%lu,'max_time_ms':1}", quoted(body), most),
+            200));
+        reply_free(expect(post(c, row[i].path, "{%s,'max_tokens':-1,'max_time_ms':1,'stream':true}",
+                               quoted(body)),
+                          200));
+    }
+    /* Text alone fits, however many tokens are allowed. */
+    struct reply *r = expect(post(c, "/v1/generate",
+                                  "{'prompt':'a','max_tokens':-1,"
+                                  "'return_tokens':true,'max_time_ms':1}"),
+                             200);
+    reply_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +462,7 @@ int main(void)
         cmocka_unit_test(test_completion_stop),
         cmocka_unit_test(test_usage_chunk),
         cmocka_unit_test(test_completion_logprobs),
+        cmocka_unit_test(test_what_cannot_be_told_at_once),
         cmocka_unit_test(test_chat),
         cmocka_unit_test(test_chat_what_clients_send),
         cmocka_unit_test(test_chat_logprobs),

@@ -99,6 +99,15 @@ static void get_busy(struct sl_exchange *ex)
     sl_exchange_fail(ex, &err);
 }
 
+/* What it did stays done: that its answer is too long tells nothing of it. */
+static void post_done(struct sl_exchange *ex)
+{
+    struct sl_error err;
+    sl_exchange_done(ex);
+    (void)sl_fail(&err, SL_E_TOO_LARGE, "the text is longer than the limit");
+    sl_exchange_fail(ex, &err);
+}
+
 static const struct sl_route routes[] = {
     {SL_GET, "/hello", SL_ROLE_USER, 0, SL_BODY_NONE, get_hello},
     {SL_POST, "/echo", SL_ROLE_USER, 0, SL_BODY_JSON, post_echo},
@@ -108,6 +117,7 @@ static const struct sl_route routes[] = {
     {SL_GET, "/borrowed", SL_ROLE_USER, 0, SL_BODY_NONE, get_borrowed},
     {SL_GET, "/items/{id}", SL_ROLE_USER, 0, SL_BODY_NONE, get_item},
     {SL_GET, "/busy", SL_ROLE_USER, 0, SL_BODY_NONE, get_busy},
+    {SL_POST, "/done", SL_ROLE_USER, 0, SL_BODY_JSON, post_done},
 };
 
 static int setup(void **state)
@@ -158,6 +168,15 @@ static void test_a_reply_byte_for_byte(void **state)
                         "{\"error\":{\"message\":\"no \\\"room\\\"\",\"type\":\"server_error\","
                         "\"param\":null,\"code\":\"server_full\"}}");
     assert_false(f.w.closed);
+}
+
+static void test_what_was_done_is_not_refused(void **state)
+{
+    (void)state;
+    wire_puts(&f.w, "POST /done HTTP/1.1\r\n" HOST "Content-Length: 0\r\n\r\n");
+    assert_memory_equal(f.w.out, "HTTP/1.1 504 ", 13);
+    assert_non_null(strstr(f.w.out, "\"code\":\"commit_unknown\""));
+    assert_non_null(strstr(f.w.out, "(the text is longer than the limit)"));
 }
 
 static void test_head_has_the_length_and_no_body(void **state)
@@ -551,6 +570,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(test_a_reply_byte_for_byte),
+        T(test_what_was_done_is_not_refused),
         T(test_head_has_the_length_and_no_body),
         T(test_path_parameters_and_query),
         T(test_http_1_0),
