@@ -32,6 +32,8 @@ static void forget_answers(struct sl_session *s)
 
 void sl_session_hand_over(struct sl_session *s)
 {
+    sl_free(s->seen);
+    s->seen = NULL;
     s->state = NULL;
     s->pending = NULL;
     s->n_pending = s->n_reread = 0;

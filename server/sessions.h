@@ -50,6 +50,7 @@ struct sl_answer {
 };
 
 struct sl_session_point; /* session_points.c's */
+struct sl_memory_seen;   /* api/memory.c's */
 
 struct sl_session {
     struct sl_tenant *owner;
@@ -63,6 +64,7 @@ struct sl_session {
     /* At rest: what the last commit left. Valid while in_memory. */
     bool in_memory;
     void *state;                  /* a reference to a slot; NULL: the initial state */
+    struct sl_memory_seen *seen;  /* what was measured of it; goes with it. One block, or NULL */
     uint32_t *pending;            /* what the state has not consumed: fed first by the next turn */
     size_t n_pending;             /* 0: the session is empty; else usually 1 (continuation.h) */
     size_t n_reread;              /* the first so many of them: of turns that had read them */

@@ -3,7 +3,10 @@
  * The state is copied on the loop, a few megabytes at most a millisecond, and measured in libuv's
  * pool: a reference to its slot would take one of the slab's from the turns. Half-lives feed tokens
  * through the model, beside the engine, so they are asked for (?half_life=N), and one request at a
- * time measures; a second one is told to come back. */
+ * time measures; a second one is told to come back.
+ *
+ * A version is measured once while its state is in memory: the session keeps what was measured, as
+ * long as that is small beside the state, and loses it with the state. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -13,15 +16,30 @@
 #include "server/residency.h"
 #include "slate/memory.h"
 
-enum { HALF_LIFE_TOKENS_MAX = 1024 };
+enum {
+    HALF_LIFE_TOKENS_MAX = 1024,
+    SMALL_SHARE = 25 /* of a state's bytes, at most the 25th is kept of what was measured of it */
+};
+
+struct sl_memory_seen {
+    unsigned char incarnation[16];
+    uint64_t version;
+    struct sl_stamp stamp;
+    uint64_t wanted; /* tokens for half-lives; 0: none */
+    uint64_t half_life_over;
+    size_t n_heads;
+    struct sl_memory_head heads[];
+};
 
 struct look {
     struct sl_exchange *ex; /* NULL: the client has gone */
     struct sl_app *app;
-    uint64_t half_life_over; /* tokens; 0: not asked for */
+    uint64_t wanted;         /* tokens, as asked for; 0: not at all */
+    uint64_t half_life_over; /* as far as the model goes */
     struct sl_memory_view view;
     char id[SL_SESSION_ID_MAX + 1];
     unsigned char incarnation[16];
+    struct sl_stamp stamp;
     void *state;
     uint32_t *tokens; /* what the session would be fed next, ≥ 1 */
     size_t n_tokens;
@@ -39,17 +57,74 @@ static void look_free(struct look *l)
     sl_free(l);
 }
 
-static void look_ends(struct look *l)
+static void tell(struct sl_exchange *ex, const unsigned char incarnation[16],
+                 const struct sl_memory_view *v)
 {
     struct sl_buf b;
+    sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
+    sl_write_memory(&b, v);
+    sl_app_session_headers_of(ex, v->session, incarnation, v->version);
+    sl_app_reply_json(ex, 200, &b);
+}
+
+/* What was measured of the session as it is, with half-lives over so many tokens; or NULL. */
+static const struct sl_memory_seen *seen_of(const struct sl_session *s, uint64_t wanted)
+{
+    const struct sl_memory_seen *m = s->in_memory ? s->seen : NULL;
+    bool same = m && m->version == s->version && sl_stamps_are_same(&m->stamp, &s->stamp) &&
+                !memcmp(m->incarnation, s->incarnation, sizeof m->incarnation);
+    return same && (!wanted || wanted == m->wanted) ? m : NULL;
+}
+
+static void tell_again(struct sl_exchange *ex, const struct sl_session *s, bool half_lives,
+                       const struct sl_memory_seen *m)
+{
+    const struct sl_memory_view view = {.session = s->id,
+                                        .version = s->version,
+                                        .tokens_seen = s->tokens_seen,
+                                        .state_bytes =
+                                            sl_model_info(sl_app_of(ex)->model)->state_bytes,
+                                        .half_life_over = half_lives ? m->half_life_over : 0,
+                                        .heads = m->heads,
+                                        .n_heads = m->n_heads};
+    tell(ex, s->incarnation, &view);
+}
+
+/* With the session, where that is as it was. Without memory it is measured again. */
+static void keep(const struct look *l)
+{
+    struct sl_session *s;
+    struct sl_error none;
+    struct sl_memory_seen *m;
+    size_t n = l->view.n_heads * sizeof *m->heads;
+    if (sizeof *m + n > l->view.state_bytes / SMALL_SHARE ||
+        sl_sessions_find(l->app->sessions, sl_exchange_tenant(l->ex), l->id, &s, &none) ||
+        !(m = sl_malloc(sizeof *m + n)))
+        return;
+    *m = (struct sl_memory_seen){.version = l->view.version,
+                                 .stamp = l->stamp,
+                                 .wanted = l->wanted,
+                                 .half_life_over = l->half_life_over,
+                                 .n_heads = l->view.n_heads};
+    memcpy(m->incarnation, l->incarnation, sizeof m->incarnation);
+    memcpy(m->heads, l->heads, n);
+    struct sl_memory_seen *before = s->seen;
+    s->seen = m;
+    if (!seen_of(s, 0)) { /* it has gone on, or out of memory */
+        s->seen = before;
+        before = m;
+    }
+    sl_free(before);
+}
+
+static void look_ends(struct look *l)
+{
     l->app->measuring = false;
     if (l->ex && l->code) {
         sl_exchange_fail(l->ex, &l->err);
     } else if (l->ex) {
-        sl_buf_init(&b, SL_RESPONSE_BYTES_MAX);
-        sl_write_memory(&b, &l->view);
-        sl_app_session_headers_of(l->ex, l->id, l->incarnation, l->view.version);
-        sl_app_reply_json(l->ex, 200, &b);
+        keep(l);
+        tell(l->ex, l->incarnation, &l->view);
     }
     look_free(l);
 }
@@ -87,11 +162,12 @@ static enum sl_code take_picture(struct look *l, const struct sl_session *s)
         sl_model_state_init(m, l->state);
     /* Where the model has an end: as far as that. */
     size_t room = sl_model_room(m, l->state);
-    if (room > 0 && l->half_life_over > room)
-        l->half_life_over = room;
+    l->half_life_over = room > 0 && l->wanted > room ? room : l->wanted;
     if (s->n_pending) /* else token 0: of an empty session nobody knows what it will be fed */
         memcpy(l->tokens, s->pending, s->n_pending * sizeof *l->tokens);
     l->n_tokens = n_tokens;
+    memcpy(l->incarnation, s->incarnation, sizeof l->incarnation);
+    l->stamp = s->stamp;
     l->view = (struct sl_memory_view){.session = l->id,
                                       .version = s->version,
                                       .tokens_seen = s->tokens_seen,
@@ -146,12 +222,17 @@ void sl_get_memory(struct sl_exchange *ex)
 {
     struct sl_session *s;
     struct sl_error err;
-    uint64_t half_life_over = 0;
+    uint64_t wanted = 0;
     struct look *l = NULL;
+    const struct sl_memory_seen *seen;
     enum sl_code c = sl_app_find_named(ex, &s, &err);
     struct sl_app *app = sl_app_of(ex);
     if (!c)
-        c = wanted_tokens(ex, &half_life_over, &err);
+        c = wanted_tokens(ex, &wanted, &err);
+    if (!c && (seen = seen_of(s, wanted)) != NULL) {
+        tell_again(ex, s, wanted > 0, seen);
+        return;
+    }
     if (!c && app->measuring)
         c = sl_fail(&err, SL_E_SERVER_FULL,
                     "another session's memory is being measured; one is at a time");
@@ -163,9 +244,8 @@ void sl_get_memory(struct sl_exchange *ex)
     }
     app->measuring = true;
     l->app = app;
-    l->half_life_over = half_life_over;
+    l->wanted = wanted;
     sl_session_copy_id(l->id, s);
-    memcpy(l->incarnation, s->incarnation, sizeof l->incarnation);
     sl_exchange_hold(ex, &l->ex);
     sl_sessions_ready(app->sessions, s, on_ready, l);
 }

@@ -185,6 +185,84 @@ static void many_at_once(void **state)
     }
 }
 
+/* The two answers say the same. */
+static void same_look(struct reply *a, struct reply *b)
+{
+    assert_true(json_equal(a->json, expect(b, 200)->json));
+    assert_string_equal(reply_header(a, "ETag"), reply_header(b, "ETag"));
+    assert_string_equal(reply_header(a, "X-Slate-Session"), reply_header(b, "X-Slate-Session"));
+    reply_free(b);
+}
+
+/* Is a session being measured? Asked of one, each time something new. */
+static bool is_measuring(const char *id)
+{
+    static unsigned n_asked;
+    char query[64];
+    snprintf(query, sizeof query, "?half_life=%u", ++n_asked);
+    struct reply *r = look(id, query);
+    bool waits = r->status == 503;
+    reply_free(waits ? r : expect(r, 200));
+    return waits;
+}
+
+/* While another session is measured one that was looked at before is told again. */
+static void measured_once(void **state)
+{
+    (void)state;
+    make("once");
+    make("long");
+    make("probe");
+    struct reply *first = expect(look("once", "?half_life=30"), 200);
+    bool all_the_time = false;
+    for (unsigned n = 1024; !all_the_time; n--) {
+        char query[64];
+        snprintf(query, sizeof query, "/memory?half_life=%u", n);
+        struct call *k =
+            call_start(node.a.client, "GET", session_path("long", query), NULL, NULL, 0);
+        bool before = is_measuring("probe");
+        same_look(first, look("once", "?half_life=30"));
+        struct reply *plain = expect(look("once", ""), 200);
+        assert_null(json_object_get(plain->json, "half_life_over"));
+        for (size_t i = 0; i < 12; i++) {
+            assert_null(json_object_get(head_at(plain, i), "half_life"));
+            assert_true(number(head_at(plain, i), "norm") == number(head_at(first, i), "norm"));
+        }
+        reply_free(plain);
+        all_the_time = before && is_measuring("probe");
+        reply_free(call_finish(k)); /* a 503 where the probe was first */
+    }
+    reply_free(first);
+}
+
+/* What was measured of a version is not told of another, or of another session of that name. */
+static void measured_anew(void **state)
+{
+    (void)state;
+    struct client *c = node.a.client;
+    struct gen g;
+    make("old");
+    reply_free(expect(look("old", ""), 200));
+    turn_of(c, &g, "old", " hello", 3);
+    gen_done(&g);
+    struct reply *r = expect(look("old", ""), 200);
+    struct bytes b = snapshot_get(c, "old", "");
+    reply_free(expect(snapshot_put(c, "twin", b.p, b.n, NULL), 201));
+    sl_free(b.p);
+    struct reply *twin = expect(look("twin", ""), 200);
+    assert_true(
+        json_equal(json_object_get(r->json, "heads"), json_object_get(twin->json, "heads")));
+    assert_int_equal(int_at(r->json, "version"), session_version(c, "old"));
+    reply_free(twin);
+    reply_free(expect(del(c, session_path("old", "")), 200));
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'old'}"), 201));
+    struct reply *empty = expect(look("old", ""), 200);
+    assert_true(number(head_at(empty, 0), "norm") == 0);
+    assert_string_not_equal(reply_header(r, "ETag"), reply_header(empty, "ETag"));
+    reply_free(empty);
+    reply_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +271,8 @@ int main(void)
         cmocka_unit_test(empty_and_stored),
         cmocka_unit_test(refused),
         cmocka_unit_test(many_at_once),
+        cmocka_unit_test(measured_once),
+        cmocka_unit_test(measured_anew),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
