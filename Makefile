@@ -106,7 +106,7 @@ JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # --- targets -------------------------------------------------------------------------------------
 
-.PHONY: help all run test check soak soak-hour bench asan tsan arm64 sysroot fuzz tidy format install deps \
+.PHONY: help all run test check soak soak-hour bench asan tsan arm64 sysroot fuzz tidy format install uninstall deps \
         deps-test deps-model model whiteboard clean
 .DEFAULT_GOAL := all
 
@@ -207,7 +207,10 @@ whiteboard: build/model/libwkv.so ## train one small model for each rule into bu
 
 PREFIX ?= /usr/local
 install: all ## copy the program to $(PREFIX)/bin
-	install -D -m 755 build/release/slate $(DESTDIR)$(PREFIX)/bin/slate
+	install -D -m 755 $(B)/slate $(DESTDIR)$(PREFIX)/bin/slate
+
+uninstall: ## remove it from there
+	rm -f $(DESTDIR)$(PREFIX)/bin/slate
 
 deps: ## install the packages that building needs
 	@tests/deps.sh $(DEPS)
