@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "server/cli/cli.h"
+#include "server/cli/ending.h"
 
 static const struct {
     const char *name;
@@ -35,15 +36,16 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         usage(stdout);
-        return SL_EXIT_OK;
+        return sl_cli_finish(argv[1], SL_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("slate " SL_VERSION "\n");
-        return SL_EXIT_OK;
+        return sl_cli_finish(argv[1], SL_EXIT_OK);
     }
+    sl_ending_watch();
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
+            return sl_cli_finish(argv[1], commands[i].run(argc - 1, argv + 1));
     fprintf(stderr, "slate: there is no command '%s'; slate --help lists them\n", argv[1]);
     return SL_EXIT_USAGE;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
@@ -260,7 +261,7 @@ static void on_signal(uv_signal_t *h, int number)
     if (s->signalled) { /* the second one: at once */
         (void)signal(number, SIG_DFL);
         (void)raise(number);
-        return;
+        _exit(128 + number); /* process 1, in a container: what it does not handle is dropped */
     }
     s->signalled = true; /* the first one, also where a request has begun the drain */
     sl_server_drain(s);
@@ -405,8 +406,9 @@ void sl_server_close(struct sl_server *s)
 int sl_server_run(struct sl_server *s)
 {
     bool is_unix = s->env.access.listen.kind == SL_LISTEN_UNIX;
-    printf("listening on %s%s\n", is_unix ? "" : "http://", s->net.address);
-    fflush(stdout);
+    /* Not through stdio: a server that nobody listens to on stdout has not failed for it. */
+    if (dprintf(STDOUT_FILENO, "listening on %s%s\n", is_unix ? "" : "http://", s->net.address) < 0)
+        sl_log(SL_LOG_WARN, "standard output cannot be written", SL_LS("address", s->net.address));
     (void)uv_run(&s->loop, UV_RUN_DEFAULT);
     sl_log(SL_LOG_INFO, "stopped", SL_LI("exit_code", s->exit_code));
     return s->exit_code;

@@ -1,7 +1,9 @@
 /* cli.c: what the subcommands share. */
 #include "server/cli/cli.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 static int exit_code(enum sl_code c)
 {
@@ -30,4 +32,14 @@ int sl_cli_fail(const char *command, const struct sl_error *err)
 {
     fprintf(stderr, "slate %s: %s\n", command, err->message);
     return exit_code(err->code);
+}
+
+int sl_cli_finish(const char *command, int rc)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return rc;
+    fprintf(stderr, "slate %s: standard output cannot be written%s%s\n", command, errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return rc ? rc : SL_EXIT_FAILED; /* what else was wrong is told, too */
 }

@@ -1,5 +1,6 @@
 /* cli.h: the subcommands of the program `slate`. Each gets the arguments from its own name on
- * (argv[0] is "serve") and returns the exit code. */
+ * (argv[0] is "serve") and returns the exit code; whether its output could be written is not its
+ * business (sl_cli_finish()). */
 #ifndef SLATE_SERVER_CLI_H
 #define SLATE_SERVER_CLI_H
 
@@ -22,5 +23,9 @@ int sl_cli_sessions(int argc, char **argv);
 
 /* Prints `slate COMMAND: message` to stderr and gives the exit code that belongs to the error. */
 int sl_cli_fail(const char *command, const struct sl_error *err);
+
+/* At the program's end, for every command: what it printed through stdio is written. Where that is
+ * not so, it says that and SL_EXIT_OK becomes SL_EXIT_FAILED; else gives rc back. */
+int sl_cli_finish(const char *command, int rc);
 
 #endif

@@ -216,7 +216,5 @@ int sl_cli_convert(int argc, char **argv)
     if (!c && !help)
         c = convert(&opt, args.rest[0], args.rest[1], &err);
     sl_options_done(&set, 1, &args);
-    if (!c && fflush(stdout) != 0)
-        c = sl_fail(&err, SL_E_IO, "standard output cannot be written");
     return c ? sl_cli_fail("convert", &err) : SL_EXIT_OK;
 }

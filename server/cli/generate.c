@@ -15,6 +15,7 @@
 
 #include "engine/base/mem.h"
 #include "server/cli/cli.h"
+#include "server/cli/ending.h"
 #include "server/cli/load.h"
 #include "server/initial.h"
 #include "server/text.h"
@@ -118,8 +119,9 @@ static void wake(void *arg)
 
 static void on_interrupt(int sig)
 {
-    (void)sig;
     int saved = errno;
+    if (interrupted)
+        sl_ending_by(sig);
     interrupted = 1;
     wake(NULL);
     errno = saved;
@@ -137,7 +139,7 @@ static enum sl_code sleep_until_woken(struct sl_error *err)
 /* The first Ctrl-C ends the text, a second one the process. */
 static enum sl_code prepare_waking(struct sl_error *err)
 {
-    struct sigaction sa = {.sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction sa = {.sa_handler = on_interrupt};
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     wake_fd = eventfd(0, EFD_CLOEXEC);
     if (wake_fd < 0)

@@ -18,6 +18,7 @@
 
 #include "engine/base/mem.h"
 #include "proto/json.h"
+#include "server/cli/ending.h"
 #include "server/cli/limits.h"
 #include "server/cli/shape_gguf.h"
 
@@ -36,15 +37,17 @@ static const struct type {
     {"f16", "F16", true},  {"bf16", "F16", true}, {"f32", "F32", false},
     {"q8", "Q8_0", false}, {"q4", "Q4_0", false},
 };
+enum { N_TYPES = sizeof types / sizeof *types };
 
 struct sl_peer {
     char bench[PATH_BYTES], quantise[PATH_BYTES], folder[PATH_BYTES];
+    char files[N_TYPES][PATH_BYTES]; /* "FOLDER/Q8_0.gguf"; two types may share one */
     size_t threads;
 };
 
 static const struct type *find_type(const char *ours)
 {
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+    for (size_t i = 0; i < N_TYPES; i++)
         if (strcmp(types[i].ours, ours) == 0)
             return &types[i];
     return NULL;
@@ -54,12 +57,6 @@ const char *sl_peer_type(const char *weights)
 {
     const struct type *t = find_type(weights);
     return t ? t->theirs : NULL;
-}
-
-/* "FOLDER/Q8_0.gguf" */
-static void model_path(const struct sl_peer *p, const char *type, char ret[PATH_BYTES])
-{
-    (void)snprintf(ret, PATH_BYTES, "%.*s/%s.gguf", PATH_BYTES - 32, p->folder, type);
 }
 
 /* --- its programs -------------------------------------------------------------------------------
@@ -103,6 +100,7 @@ static pid_t start(const char *const *args, int out)
         return pid;
     }
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    (void)signal(SIGXFSZ, SIG_DFL); /* what is ignored would stay so */
     int null = open("/dev/null", O_RDONLY);
     (void)dup2(null, STDIN_FILENO);
     (void)dup2(out, STDOUT_FILENO);
@@ -179,12 +177,21 @@ static enum sl_code run(const char *const *args, struct sl_buf *out, struct sl_e
 
 static void remove_files(struct sl_peer *p)
 {
-    char path[PATH_BYTES];
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        model_path(p, types[i].theirs, path);
-        (void)unlink(path);
+    for (size_t i = 0; i < N_TYPES; i++) {
+        (void)unlink(p->files[i]);
+        sl_ending_forget(p->files[i]);
     }
     (void)rmdir(p->folder);
+    sl_ending_forget(p->folder);
+}
+
+static void note_files(struct sl_peer *p)
+{
+    for (size_t i = 0; i < N_TYPES; i++) {
+        (void)snprintf(p->files[i], PATH_BYTES, "%.*s/%s.gguf", PATH_BYTES - 32, p->folder,
+                       types[i].theirs);
+        sl_ending_note(p->files[i]);
+    }
 }
 
 static enum sl_code open_folder(struct sl_peer *p, struct sl_error *err)
@@ -195,19 +202,21 @@ static enum sl_code open_folder(struct sl_peer *p, struct sl_error *err)
     int n = snprintf(p->folder, PATH_BYTES, "%s/slate-bench-XXXXXX", base);
     if (n < 0 || n >= PATH_BYTES - 32)
         return sl_fail(err, SL_E_IO, "TMPDIR: the path is too long");
+    sl_ending_note(p->folder); /* mkdtemp() has each name in it before that is made */
     if (!mkdtemp(p->folder)) {
         enum sl_code c =
             sl_fail(err, SL_E_IO, "%.300s cannot be made: %s", p->folder, strerror(errno));
+        sl_ending_forget(p->folder);
         p->folder[0] = '\0';
         return c;
     }
+    note_files(p);
     return SL_OK;
 }
 
 enum sl_code sl_peer_open(struct sl_peer **ret, const char *build, const struct sl_shape *s,
                           const unsigned char *file, size_t n, size_t threads, struct sl_error *err)
 {
-    char path[PATH_BYTES];
     struct sl_peer *p = sl_calloc(1, sizeof *p);
     if (!p)
         return sl_fail(err, SL_E_NO_MEMORY, "no memory for the peer");
@@ -217,10 +226,8 @@ enum sl_code sl_peer_open(struct sl_peer **ret, const char *build, const struct 
         c = find_program(p->quantise, build, "llama-quantize", err);
     if (!c)
         c = open_folder(p, err);
-    if (!c) {
-        model_path(p, types[0].theirs, path);
-        c = sl_shape_gguf(s, file, n, path, err);
-    }
+    if (!c)
+        c = sl_shape_gguf(s, file, n, p->files[0], err);
     if (c)
         sl_peer_close(p);
     else
@@ -236,16 +243,15 @@ void sl_peer_close(struct sl_peer *p)
 }
 
 /* The file of a type; made where it is not there yet. */
-static enum sl_code need_file(const struct sl_peer *p, const struct type *t, char path[PATH_BYTES],
+static enum sl_code need_file(const struct sl_peer *p, const struct type *t, const char **ret_path,
                               struct sl_error *err)
 {
-    char from[PATH_BYTES];
+    const char *path = p->files[t - types];
     struct stat st;
-    model_path(p, t->theirs, path);
+    *ret_path = path;
     if (t->given || stat(path, &st) == 0)
         return SL_OK;
-    model_path(p, types[0].theirs, from);
-    const char *const args[] = {p->quantise, "--pure", from, path, t->theirs, NULL};
+    const char *const args[] = {p->quantise, "--pure", p->files[0], path, t->theirs, NULL};
     struct sl_buf out;
     sl_buf_init(&out, OUTPUT_MAX);
     enum sl_code c = run(args, &out, err);
@@ -362,10 +368,10 @@ enum sl_code sl_peer_measure(struct sl_peer *p, const char *weights, const size_
                              size_t prompt, double *ret, struct sl_error *err)
 {
     const struct type *t = find_type(weights);
-    char path[PATH_BYTES];
+    const char *path;
     if (!t)
         return sl_fail(err, SL_E_USAGE, "the peer has nothing like %.20s", weights);
-    enum sl_code c = need_file(p, t, path, err);
+    enum sl_code c = need_file(p, t, &path, err);
     if (!c && n)
         c = decode(p, path, batch, n, ret, err);
     if (!c && prompt)

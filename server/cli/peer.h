@@ -2,9 +2,10 @@
  *
  * It gets the same seeded weights: a shape's model as a GGUF file, brought to 8 or 4 bits by its
  * own llama-quantize (all matrices alike, as ours are), in a folder of its own below $TMPDIR (or
- * /tmp), which is gone at the end. llama-batched-bench measures; each measurement is a process of
- * its own, which loads the file into memory of its own, in huge pages where the system gives them
- * to who asks (both faster than a mapped file), and warms up first. One thread. */
+ * /tmp), which is gone at the end, also where a signal brings it (ending.h). llama-batched-bench
+ * measures; each measurement is a process of its own, which loads the file into memory of its own,
+ * in huge pages where the system gives them to who asks (both faster than a mapped file), and warms
+ * up first. One thread. */
 #ifndef SLATE_SERVER_CLI_PEER_H
 #define SLATE_SERVER_CLI_PEER_H
 

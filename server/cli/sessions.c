@@ -30,12 +30,12 @@ static const char usage[] =
     "it\n"
     "is damaged.\n";
 
-static void print(void *arg, const char *text)
+static bool print(void *arg, const char *text)
 {
     char clean[700];
     (void)arg;
     sl_utf8_sanitize_text(clean, sizeof clean, text, strlen(text), false);
-    printf("%s\n", clean);
+    return printf("%s\n", clean) > 0 && fflush(stdout) == 0;
 }
 
 static int wrong_usage(const char *what)

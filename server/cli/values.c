@@ -138,7 +138,7 @@ enum sl_code sl_values_print(struct sl_buf *b, struct sl_error *err)
 {
     enum sl_code c = sl_buf_code(b, err);
     if (!c)
-        (void)fwrite(b->data, 1, b->len, stdout);
+        (void)fwrite(b->data, 1, b->len, stdout); /* sl_cli_finish() tells */
     sl_buf_done(b);
     return c;
 }

@@ -22,8 +22,9 @@ struct guess {
 
 struct repair {
     struct sl_dir *d;
-    void (*line)(void *arg, const char *text);
+    bool (*line)(void *arg, const char *text);
     void *arg;
+    bool unheard; /* a line could not be told */
     struct sl_repair_report *report;
     struct sl_error *err;
     struct guess *guesses; /* one for each gap */
@@ -32,14 +33,15 @@ struct repair {
     struct sl_bytes snapshot;
 };
 
-SL_PRINTF(2, 3) static void tell(const struct repair *k, const char *fmt, ...)
+SL_PRINTF(2, 3) static void tell(struct repair *k, const char *fmt, ...)
 {
     char text[640];
     va_list ap;
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    k->line(k->arg, text);
+    if (!k->line(k->arg, text))
+        k->unheard = true;
 }
 
 static uint64_t u64_at(const unsigned char *p)
@@ -248,7 +250,7 @@ static enum sl_code write_anew(struct repair *k)
 }
 
 enum sl_code sl_store_repair(const char *path, const struct sl_store_io *io, bool repair,
-                             void (*line)(void *arg, const char *text), void *arg,
+                             bool (*line)(void *arg, const char *text), void *arg,
                              struct sl_repair_report *ret, struct sl_error *err)
 {
     struct repair k = {.line = line, .arg = arg, .report = ret, .err = err};
@@ -257,7 +259,11 @@ enum sl_code sl_store_repair(const char *path, const struct sl_store_io *io, boo
     if (c)
         return c;
     c = read_log(&k);
-    if (!c && repair && (ret->n_gaps || ret->bad_header))
+    bool wanted = !c && repair && (ret->n_gaps || ret->bad_header);
+    if (wanted && k.unheard)
+        c = sl_fail(err, SL_E_IO, "%s: what would be lost cannot be told; nothing was changed",
+                    path);
+    else if (wanted)
         c = write_anew(&k);
     sl_free(k.guesses);
     sl_free(k.snapshot.p);

@@ -24,12 +24,14 @@ struct sl_repair_report {
     uint64_t n_sessions, n_damaged, n_unsure, n_bad_snapshots, n_gaps;
 };
 
-/* line: text without a newline, valid during the call. With `repair` and damaged places the log is
- * written anew without them, and the old one kept beside it (log.damaged-…). A session whose lost
- * turn is known by its name and version is damaged from then on, never silently older. Errors:
- * those of sl_store_open(), STORE_CORRUPT only where nothing can be read. */
+/* line: text without a newline, valid during the call; false: it could not be told, and then
+ * nothing is repaired, since what is lost would be told by nothing afterwards. With `repair` and
+ * damaged places the log is written anew without them, and the old one kept beside it
+ * (log.damaged-…). A session whose lost turn is known by its name and version is damaged from then
+ * on, never silently older. Errors: those of sl_store_open(), STORE_CORRUPT only where nothing can
+ * be read; IO (the report). */
 SL_NODISCARD enum sl_code sl_store_repair(const char *path, const struct sl_store_io *io,
-                                          bool repair, void (*line)(void *arg, const char *text),
+                                          bool repair, bool (*line)(void *arg, const char *text),
                                           void *arg, struct sl_repair_report *ret,
                                           struct sl_error *err);
 

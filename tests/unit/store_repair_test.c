@@ -92,11 +92,29 @@ static size_t turn_at(size_t i, uint64_t version)
     return 0;
 }
 
-static void take_line(void *arg, const char *text)
+static bool take_line(void *arg, const char *text)
 {
     (void)arg;
     size_t n = strlen(report);
     snprintf(report + n, sizeof report - n, "%s\n", text);
+    return true;
+}
+
+static bool take_no_line(void *arg, const char *text)
+{
+    (void)arg;
+    (void)text;
+    return false;
+}
+
+/* What is lost would be told by nothing afterwards: so nothing is repaired. */
+static void refused_for_want_of_a_report(void)
+{
+    struct sl_repair_report r;
+    struct sl_error err = {0};
+    assert_int_equal(
+        sl_store_repair(st.path, &sl_store_io_system, true, take_no_line, NULL, &r, &err), SL_E_IO);
+    assert_non_null(strstr(err.message, "nothing was changed"));
 }
 
 static struct sl_repair_report ask(bool repair)
@@ -174,6 +192,8 @@ static void test_in_the_middle_of_a_session(void **state)
     expect_line("session '%s' (tenant %s): damaged", shop_key(&st, 0).id, shop_key(&st, 0).tenant);
     expect_line("session '%s' (tenant %s): at version 1; nothing behind", shop_key(&st, IDLE).id,
                 shop_key(&st, IDLE).tenant);
+    refused_for_want_of_a_report();
+    (void)refused_and_told();
     r = ask(true);
     assert_int_equal(r.n_damaged, 1);
     expect_line("the old one is kept as log.damaged-");
