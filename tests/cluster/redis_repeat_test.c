@@ -205,6 +205,61 @@ static void test_a_snapshot_repeated_after_others_came(void **state)
     end_losing(&l);
 }
 
+/* --- pieces ------------------------------------------------------------------------------------*/
+
+enum { PIECE = 8, PIECES = 3 };
+static const char whole[PIECES * PIECE + 1] = "one-----two-----three---";
+
+/* What a server sends; Redis' word for it. */
+static void send_piece(const struct sl_store_key *k, int i, const char *word)
+{
+    redisReply *r = redis_ask(&redis,
+                              "EVAL %s 5 slate1:{%s/%s} slate1:{%s/%s}:t slate1:{%s/%s}:a "
+                              "slate1:all slate1:ids:%s %s %s n %d %d %b",
+                              sl_lua_scripts[SL_LUA_PIECE], k->tenant, k->id, k->tenant, k->id,
+                              k->tenant, k->id, k->tenant, k->tenant, k->id, i * PIECE,
+                              SL_REDIS_UPLOAD_LIFE_MS, whole + i * PIECE, (size_t)PIECE);
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    assert_string_equal(r->element[0]->str, word);
+    freeReplyObject(r);
+}
+
+static void uploaded_are(const struct sl_store_key *k, int n)
+{
+    redisReply *r = redis_ask(&redis, "GET slate1:{%s/%s}:s:n", k->tenant, k->id);
+    assert_int_equal(r->type, REDIS_REPLY_STRING);
+    assert_int_equal(r->len, n * PIECE);
+    assert_memory_equal(r->str, whole, (size_t)(n * PIECE));
+    freeReplyObject(r);
+    r = redis_ask(&redis, "PTTL slate1:{%s/%s}:s:n", k->tenant, k->id);
+    assert_true(r->integer > SL_REDIS_UPLOAD_LIFE_MS / 2);
+    freeReplyObject(r);
+}
+
+/* A connection that was given up still brings what it had: a piece after those that the next one
+ * has brought, which it takes nothing from. Nor is one taken that leaves a hole. */
+static void test_a_piece_that_comes_late(void **state)
+{
+    (void)state;
+    struct shop *st = new_redis_shop();
+    do_create(st, 0);
+    shop_run(st);
+    struct sl_store_key k = shop_key(st, 0);
+    send_piece(&k, 1, "missing");
+    send_piece(&k, 0, "ok");
+    send_piece(&k, 2, "missing");
+    uploaded_are(&k, 1);
+    send_piece(&k, 1, "ok");
+    redis_do(&redis, "PEXPIRE slate1:{%s/%s}:s:n %d", k.tenant, k.id, SL_REDIS_UPLOAD_LIFE_MS / 4);
+    send_piece(&k, 0, "ok");
+    uploaded_are(&k, 2);
+    send_piece(&k, 2, "ok");
+    uploaded_are(&k, PIECES);
+    send_piece(&k, 1, "ok");
+    uploaded_are(&k, PIECES);
+    free_shop(st);
+}
+
 int main(void)
 {
     sl_log_setup(SL_LOG_ERROR, false);
@@ -212,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_what_is_repeated_after_others_came),
         cmocka_unit_test(test_which_repetitions_are_not_known),
         cmocka_unit_test(test_a_snapshot_repeated_after_others_came),
+        cmocka_unit_test(test_a_piece_that_comes_late),
     };
     return cmocka_run_group_tests(tests, start_redis, end_redis);
 }
