@@ -13,6 +13,12 @@
     "local N={'inc','ver','tok','cre','use','ttl','meta','sv','rt','fen','lk','sn','sz','sd','op','lh','lu','ll','st','su','by','al','kb','cn','of','kc'}\n" \
     "local K,O,C=H..':k',H..':o',H..':c'\n"                                                        \
     "local function number(kept) return string.match(kept,'^%d+ (%S+) ') or '' end\n"              \
+    "local function is_kept(n)\n"                                                                  \
+    " for _,x in ipairs(call('LRANGE',K,0,-1)) do\n"                                               \
+    "  if number(x)==n then return true end\n"                                                     \
+    " end\n"                                                                                       \
+    " return false\n"                                                                              \
+    "end\n"                                                                                        \
     "local function head(h)\n"                                                                     \
     " local v=call('HMGET',h,unpack(N))\n"                                                         \
     " if not v[1] then return nil end\n"                                                           \
@@ -361,10 +367,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
      * under one number at one offset is always the same. None leaves a hole before it. */
     [SL_LUA_PIECE] = BEGIN
     "local S=H..':s:'..ARGV[3]\n"
-    "if call('HGET',H,'sn')==ARGV[3] then return {'ok',ms} end\n"
-    "for _,x in ipairs(call('LRANGE',K,0,-1)) do\n"
-    " if number(x)==ARGV[3] then return {'ok',ms} end\n"
-    "end\n"
+    "if call('HGET',H,'sn')==ARGV[3] or is_kept(ARGV[3]) then return {'ok',ms} end\n"
     "local n=call('STRLEN',S)\n"
     "if n<tonumber(ARGV[4]) then return {'missing',ms} end\n"
     "if n==0 then\n"
@@ -387,7 +390,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "local keeps=ARGV[18]~='' or names\n"
     "local S=H..':s:'..ARGV[16]\n"
     "local g=head(H)\n"
-    "if g and g.inc==inc and g.sn==ARGV[16] then return {'ok',ms} end\n"
+    "if g and g.inc==inc and (g.sn==ARGV[16] or is_kept(ARGV[16])) then return {'ok',ms} end\n"
     "if call('STRLEN',S)~=tonumber(ARGV[17]) then return {'missing',ms} end\n"
     "local function no(a) call('UNLINK',S) return a end\n"
     "local snap={'sv',ver,'sn',ARGV[16],'sz',ARGV[17],'sd',ARGV[19],'st',ARGV[6],'su',ARGV[8]}\n"

@@ -68,17 +68,23 @@ struct losing {
     struct sl_store_key key; /* with a's fence */
 };
 
-static void begin_losing(struct losing *l)
+static void begin_losing_keeping(struct losing *l, uint64_t keep_turns)
 {
     l->io = sl_redis_io_system;
     l->io.reply = lose_reply;
     l->opt = redis_options;
     l->opt.redis_io = &l->io;
-    l->b = new_redis_shop();
+    l->opt.keep_turns = keep_turns;
+    l->b = new_redis_shop_keeping(keep_turns);
     l->a = other_redis_shop_with(&l->opt);
     do_create(l->b, 0);
     shop_run(l->b);
     l->key = shop_key(l->b, 0);
+}
+
+static void begin_losing(struct losing *l)
+{
+    begin_losing_keeping(l, 0);
 }
 
 static void end_losing(struct losing *l)
@@ -159,15 +165,28 @@ static void test_which_repetitions_are_not_known(void **state)
     end_losing(&l);
 }
 
+static void put_with(struct shop *st, const struct sl_store_key *k, uint64_t version,
+                     const struct sl_store_head *h, struct got *g)
+{
+    enum { SIZE = 10 };
+    unsigned char *p = sl_calloc(1, SIZE);
+    assert_non_null(p);
+    sl_store_put_snapshot(st->store, k, version, h, p, SIZE, on_got, expect(st, g));
+    shop_run(st);
+}
+
 static void put_whole(struct shop *st, const struct sl_store_key *k, uint64_t version,
                       struct got *g)
 {
-    enum { SIZE = 10 };
     struct sl_store_head h = {.key = *k, .version = version, .used_at = st->base};
-    unsigned char *p = sl_calloc(1, SIZE);
-    assert_non_null(p);
-    sl_store_put_snapshot(st->store, k, version, &h, p, SIZE, on_got, expect(st, g));
-    shop_run(st);
+    put_with(st, k, version, &h, g);
+}
+
+/* Of a version that is there. */
+static void put_state(struct shop *st, const struct sl_store_key *k, uint64_t version,
+                      struct got *g)
+{
+    put_with(st, k, version, NULL, g);
 }
 
 static void others_replace(struct shop *st, const struct sl_store_key *k)
@@ -202,6 +221,33 @@ static void test_a_snapshot_repeated_after_others_came(void **state)
     put_whole(l.a, &l.key, v + 1, &g);
     assert_int_equal(g.code, SL_E_COMMIT_UNKNOWN);
     assert_int_equal(look(l.b, &l.key).view.head.version, v + 2);
+    end_losing(&l);
+}
+
+static void others_save(struct shop *st, const struct sl_store_key *k)
+{
+    struct got g;
+    others_commit(st, k);
+    put_state(st, k, 2, &g);
+    assert_int_equal(g.code, SL_OK);
+}
+
+/* It counts, and is kept by now: it is not taken away again. */
+static void test_a_snapshot_that_is_kept_by_then(void **state)
+{
+    (void)state;
+    struct losing l;
+    struct got g;
+    begin_losing_keeping(&l, 4);
+    assert_int_equal(turn(l.a, &l.key, 1), SL_OK);
+    (void)lose_next(&l, others_save);
+    l.io.reply = lose_last;
+    put_state(l.a, &l.key, 1, &g);
+    assert_int_equal(g.code, SL_OK);
+    assert_int_equal(look(l.b, &l.key).view.head.snapshot_version, 2);
+    sl_store_load_at(l.b->store, &l.key, 1, NULL, on_got_loaded, expect(l.b, &g));
+    shop_run(l.b);
+    assert_int_equal(g.code, SL_OK);
     end_losing(&l);
 }
 
@@ -267,6 +313,7 @@ int main(void)
         cmocka_unit_test(test_what_is_repeated_after_others_came),
         cmocka_unit_test(test_which_repetitions_are_not_known),
         cmocka_unit_test(test_a_snapshot_repeated_after_others_came),
+        cmocka_unit_test(test_a_snapshot_that_is_kept_by_then),
         cmocka_unit_test(test_a_piece_that_comes_late),
     };
     return cmocka_run_group_tests(tests, start_redis, end_redis);

@@ -53,6 +53,7 @@ struct shop *other_redis_shop_with(const struct sl_store_options *opt)
     struct sl_error err;
     assert_non_null(st);
     shop_init_spec(st, redis.spec, opt);
+    st->keep_turns = opt->keep_turns;
     assert_int_equal(shop_open(st, &err), SL_OK);
     return st;
 }
