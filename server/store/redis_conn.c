@@ -239,19 +239,28 @@ static enum sl_code check_info(const struct sl_rd_conn *c, const redisReply *r,
     return SL_OK;
 }
 
-static enum sl_code check_fsync(const struct sl_rd_conn *c, const redisReply *r,
-                                struct sl_error *err)
+/* What CONFIG GET gives of what it must be set to. */
+static const struct setting {
+    const char *name, *value, *else_lost;
+} settings[] = {
+    {"appendfsync", "always", "the last turns that it acknowledges"},
+    {"no-appendfsync-on-rewrite", "no", "what it acknowledges while it rewrites its file"}};
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+static enum sl_code check_setting(const struct sl_rd_conn *c, const struct setting *s,
+                                  const redisReply *r, struct sl_error *err)
 {
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 2 ||
         r->element[1]->type != REDIS_REPLY_STRING)
-        return refuse(c, err, "CONFIG GET appendfsync gives nothing that can be understood");
-    if (strcmp(r->element[1]->str, "always") == 0)
+        return sl_fail(err, SL_E_USAGE,
+                       "redis %s:%u: CONFIG GET %s gives nothing that can be understood",
+                       c->address->host, c->address->port, s->name);
+    if (strcmp(r->element[1]->str, s->value) == 0)
         return SL_OK;
     return sl_fail(
         err, SL_E_USAGE,
-        "redis %s:%u: appendfsync is '%.32s', so the last turns that it acknowledges may "
-        "be lost with it; set always, or --durability drain",
-        c->address->host, c->address->port, r->element[1]->str);
+        "redis %s:%u: %s is '%.32s', so %s may be lost with it; set %s, or --durability drain",
+        c->address->host, c->address->port, s->name, r->element[1]->str, s->else_lost, s->value);
 }
 
 /* The form of what is kept: a later one is not touched. Where there was none it is written down, or
@@ -289,29 +298,37 @@ static bool is_no_write(const redisReply *r)
     return false;
 }
 
-enum greeting { AUTH, SELECT, INFO, FSYNC, MARK, SCHEMA, SCRIPT };
+enum greeting { AUTH, SELECT, INFO, SETTING, MARK = SETTING + SETTINGS, SCHEMA, SCRIPT };
+
+static const struct setting *setting_of(enum greeting what)
+{
+    return what >= SETTING && what < MARK ? &settings[what - SETTING] : NULL;
+}
 
 static enum greeting greeting_at(const struct sl_rd_conn *c, size_t i)
 {
     size_t first = c->address->password[0] ? 0 : 1; /* without AUTH */
     size_t kind = i + first;
     if (kind > INFO && !c->durable)
-        kind++;
+        kind += SETTINGS;
     return kind < SCRIPT ? (enum greeting)kind : SCRIPT;
 }
 
 static enum sl_code take_error(const struct sl_rd_conn *c, enum greeting what, const redisReply *r,
                                struct sl_error *err)
 {
-    static const char *const names[] = {"AUTH",  "SELECT", "INFO",       "CONFIG GET appendfsync",
-                                        "SETNX", "GET",    "SCRIPT LOAD"};
+    static const char *const names[] = {
+        [AUTH] = "AUTH",  [SELECT] = "SELECT", [INFO] = "INFO",
+        [MARK] = "SETNX", [SCHEMA] = "GET",    [SCRIPT] = "SCRIPT LOAD"};
+    const struct setting *s = setting_of(what);
     bool later = strncmp(r->str, "LOADING", 7) == 0 || strncmp(r->str, "BUSY", 4) == 0 ||
                  strncmp(r->str, "MASTERDOWN", 10) == 0;
-    return sl_fail(err, later ? SL_E_STORE_UNAVAILABLE : SL_E_USAGE, "redis %s:%u: %s: %.200s%s",
-                   c->address->host, c->address->port, names[what], r->str,
-                   what == FSYNC ? "; whether it keeps what it acknowledges cannot be known: allow "
-                                   "CONFIG GET, or --durability drain"
-                                 : "");
+    return sl_fail(err, later ? SL_E_STORE_UNAVAILABLE : SL_E_USAGE, "redis %s:%u: %s%s: %.200s%s",
+                   c->address->host, c->address->port, s ? "CONFIG GET " : "",
+                   s ? s->name : names[what], r->str,
+                   s ? "; whether it keeps what it acknowledges cannot be known: allow "
+                       "CONFIG GET, or --durability drain"
+                     : "");
 }
 
 static enum sl_code take_greeting(struct sl_rd_conn *c, const redisReply *r, struct sl_error *err)
@@ -322,8 +339,8 @@ static enum sl_code take_greeting(struct sl_rd_conn *c, const redisReply *r, str
         return what == MARK && is_no_write(r) ? SL_OK : take_error(c, what, r, err);
     if (what == INFO)
         return check_info(c, r, err);
-    if (what == FSYNC)
-        return check_fsync(c, r, err);
+    if (setting_of(what))
+        return check_setting(c, setting_of(what), r, err);
     if (what == SCHEMA)
         return check_schema(c, r, err);
     if (what != SCRIPT)
@@ -385,15 +402,16 @@ static bool greet(struct sl_rd_conn *c)
     snprintf(db, sizeof db, "%u", a->db);
     const char *auth[] = {"AUTH", a->user, a->password}, *auth_1[] = {"AUTH", a->password};
     const char *select[] = {"SELECT", db}, *info[] = {"INFO"};
-    const char *fsync[] = {"CONFIG", "GET", "appendfsync"};
     snprintf(schema, sizeof schema, "%u", c->new_schema);
     const char *mark[] = {"SETNX", c->schema_key, schema}, *get[] = {"GET", c->schema_key};
     c->n_greeted = c->n_greetings = 0;
     if (a->password[0])
         ok = a->user[0] ? say(c, 3, auth) : say(c, 2, auth_1);
     ok = ok && say(c, 2, select) && say(c, 1, info);
-    if (c->durable)
-        ok = ok && say(c, 3, fsync);
+    for (size_t i = 0; ok && c->durable && i < SETTINGS; i++) {
+        const char *get_one[] = {"CONFIG", "GET", settings[i].name};
+        ok = say(c, 3, get_one);
+    }
     ok = ok && say(c, 3, mark) && say(c, 2, get);
     for (size_t i = 0; ok && i < c->n_scripts; i++) {
         const char *load[] = {"SCRIPT", "LOAD", c->scripts[i]};

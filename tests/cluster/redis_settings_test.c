@@ -28,6 +28,17 @@ static void must_not_open(const char *spec, bool durable, enum sl_code code, con
     shop_done(&st);
 }
 
+static void may_open(const char *spec, bool durable)
+{
+    struct shop st;
+    struct sl_store_options o = redis_options;
+    o.durable = durable;
+    shop_init_spec(&st, spec, &o);
+    shop_must_open(&st);
+    shop_close(&st);
+    shop_done(&st);
+}
+
 /* Through store.h: what no kind of store takes. */
 static void test_unknown_stores(void **state)
 {
@@ -46,17 +57,17 @@ static void test_settings(void **state)
     redis_do(&redis, "CONFIG SET appendfsync everysec");
     must_not_open(redis.spec, true, SL_E_USAGE, "appendfsync is 'everysec'");
     redis_do(&redis, "CONFIG SET appendfsync always");
+    redis_do(&redis, "CONFIG SET no-appendfsync-on-rewrite yes");
+    must_not_open(redis.spec, true, SL_E_USAGE, "no-appendfsync-on-rewrite is 'yes'");
+    may_open(redis.spec, false);
+    redis_do(&redis, "CONFIG SET no-appendfsync-on-rewrite no");
+    may_open(redis.spec, true);
     redis_do(&redis, "CONFIG SET appendonly no");
     must_not_open(redis.spec, true, SL_E_USAGE, "appendonly is off");
     redis_do(&redis, "CONFIG SET appendonly yes");
     redis_do(&redis, "CONFIG SET maxmemory-policy allkeys-lru");
     must_not_open(redis.spec, true, SL_E_USAGE, "maxmemory-policy is 'allkeys-lru'");
-    struct shop st;
-    struct sl_error err;
-    shop_init_spec(&st, redis.spec, &(struct sl_store_options){.durable = false});
-    assert_int_equal(shop_open(&st, &err), SL_OK);
-    shop_close(&st);
-    shop_done(&st);
+    may_open(redis.spec, false);
     redis_do(&redis, "CONFIG SET maxmemory-policy noeviction");
     redis_do(&redis, "REPLICAOF 127.0.0.1 1");
     must_not_open(redis.spec, true, SL_E_STORE_UNAVAILABLE, "is a read-only replica");
@@ -69,8 +80,9 @@ static void test_settings(void **state)
     snprintf(spec, sizeof spec, "redis://slate:wrong@127.0.0.1:%u", redis.port);
     must_not_open(spec, true, SL_E_USAGE, "AUTH: WRONGPASS");
     snprintf(spec, sizeof spec, "redis://slate:se%%25cret@127.0.0.1:%u/3", redis.port);
+    struct shop st;
     shop_init_spec(&st, spec, &redis_options);
-    assert_int_equal(shop_open(&st, &err), SL_OK);
+    shop_must_open(&st);
     do_create(&st, 0);
     shop_run(&st);
     assert_int_equal(st.n_failed, 0);
@@ -85,15 +97,9 @@ static void test_settings(void **state)
     must_not_open(redis.spec, false, SL_E_USAGE, "slate1:schema holds no number");
     redis_do(&redis, "DEL slate1:schema");
     redis_do(&redis, "CONFIG SET maxmemory 1"); /* what it holds can still be read */
-    shop_init_spec(&st, redis.spec, &redis_options);
-    assert_int_equal(shop_open(&st, &err), SL_OK);
-    shop_close(&st);
-    shop_done(&st);
+    may_open(redis.spec, true);
     redis_do(&redis, "CONFIG SET maxmemory 0");
-    shop_init_spec(&st, redis.spec, &redis_options);
-    assert_int_equal(shop_open(&st, &err), SL_OK);
-    shop_close(&st);
-    shop_done(&st);
+    may_open(redis.spec, true);
     r = redis_ask(&redis, "GET slate1:schema");
     assert_string_equal(r->str, "1");
     freeReplyObject(r);
