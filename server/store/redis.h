@@ -14,7 +14,8 @@
  * give the same answer then, unless others came between. Each op has a deadline, which does not run
  * while it waits for others, as long as there is a connection; one that has reached it before it
  * was sent did nothing (STORE_UNAVAILABLE); a write that was sent is not known about
- * (COMMIT_UNKNOWN), nor is one that finds at its repetition that others came.
+ * (COMMIT_UNKNOWN), nor is one that finds at its repetition that others came, or that Redis
+ * refuses then.
  *
  * Snapshots go in pieces of 1 MiB, one in flight for each: a turn's commit waits for a piece at
  * most, neither the loop nor Redis is held up by a long copy, and hiredis, which moves what it

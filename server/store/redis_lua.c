@@ -304,7 +304,8 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "return {'ok',ms}\n",
 
     /* inc, fence, 5: ver, tok, cre, use, ttl, meta, 11: the most sessions, quotas, state, token. One
-     * that comes with a fence makes no session: there was one, and it has gone. */
+     * that comes with a fence makes no session: there was one, and it has gone. One that makes a session
+     * which is there was asked again: what others have done to it since stays. */
     [SL_LUA_HEAD] = BEGIN COUNT MAKE
     "local inc,fence=ARGV[3],ARGV[4]\n"
     "local new=fence=='0' and ARGV[5]==string.rep('0',20)\n"
@@ -319,6 +320,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " return {'ok',ms}\n"
     "end\n"
     "if g.inc~=inc then return {new and 'exists' or 'none',ms} end\n"
+    "if new then return {'ok',ms} end\n"
     "local f=fenced(g,fence)\n"
     "if f then return f end\n"
     "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"

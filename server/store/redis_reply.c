@@ -115,10 +115,36 @@ static bool begins(const redisReply *r, const char *word)
     return strncmp(inside ? inside + 3 : r->str, word, strlen(word)) == 0;
 }
 
-static void refused(struct sl_rd_op *op, enum sl_code code, const char *why, const redisReply *r)
+/* What Redis says of an attempt that it refuses, and what that says of the one before, whose answer
+ * was lost: a script that met it inside (WITHIN) has looked first whether it was done already,
+ * where it can. What is DAMAGED is damaged whoever has done it. */
+enum refusal { WITHIN, BEFORE, DAMAGED };
+
+/* May it have been done the first time, although it was refused when it was asked again? TURN and
+ * NAME find what they have done before, and REMOVE has nothing to do then. A snapshot without a
+ * head commits nothing. */
+static bool is_not_known(const struct sl_rd_op *op, enum refusal how)
 {
-    op->code = sl_fail(&op->err, code, "redis %s:%u: %s: %.200s", op->r->address.host,
-                       op->r->address.port, why, r->str);
+    enum sl_rd_kind kind = op->call.kind;
+    bool rewrites = kind == SL_RD_HEAD || kind == SL_RD_UNNAME;
+    bool finds = kind == SL_RD_TURN || kind == SL_RD_NAME || kind == SL_RD_REMOVE;
+    rewrites |= kind == SL_RD_SNAP && op->with_head;
+    return op->untold && how != DAMAGED && (rewrites || (finds && how == BEFORE));
+}
+
+static void refused(struct sl_rd_op *op, enum sl_code code, enum refusal how, const char *why,
+                    const redisReply *r)
+{
+    const struct sl_rd_address *a = &op->r->address;
+    if (is_not_known(op, how))
+        op->code = sl_fail(&op->err, SL_E_COMMIT_UNKNOWN,
+                           "redis %s:%u: the connection broke before the answer, and it was "
+                           "refused when it was asked again, so whether this counts is not known "
+                           "(the session tells): %s: %.200s",
+                           a->host, a->port, why, r->str);
+    else
+        op->code =
+            sl_fail(&op->err, code, "redis %s:%u: %s: %.200s", a->host, a->port, why, r->str);
     sl_rd_finish(op);
 }
 
@@ -128,16 +154,18 @@ static void take_error(struct sl_rd_op *op, const redisReply *r)
     static const struct {
         const char *word;
         enum sl_code code;
+        enum refusal how;
         const char *why;
-    } rows[] = {{"OOM", SL_E_STORE_FULL, "it has no memory left"},
-                {"READONLY", SL_E_STORE_UNAVAILABLE, "it is a read-only replica"},
-                {"MISCONF", SL_E_STORE_UNAVAILABLE, "it cannot write its data to its disk"},
-                {"NOREPLICAS", SL_E_STORE_UNAVAILABLE, "it has too few replicas"},
-                {"NOAUTH", SL_E_STORE_UNAVAILABLE, "it wants a password"},
-                {"NOPERM", SL_E_STORE_UNAVAILABLE, "it does not allow this"},
-                {"WRONGTYPE", SL_E_STORE_CORRUPT, "a key holds something else"},
-                {"ERR user_script", SL_E_STORE_CORRUPT, "a key holds something else"},
-                {"ERR Error running script", SL_E_STORE_CORRUPT, "a key holds something else"}};
+    } rows[] = {
+        {"OOM", SL_E_STORE_FULL, WITHIN, "it has no memory left"},
+        {"READONLY", SL_E_STORE_UNAVAILABLE, BEFORE, "it is a read-only replica"},
+        {"MISCONF", SL_E_STORE_UNAVAILABLE, WITHIN, "it cannot write its data to its disk"},
+        {"NOREPLICAS", SL_E_STORE_UNAVAILABLE, WITHIN, "it has too few replicas"},
+        {"NOAUTH", SL_E_STORE_UNAVAILABLE, BEFORE, "it wants a password"},
+        {"NOPERM", SL_E_STORE_UNAVAILABLE, BEFORE, "it does not allow this"},
+        {"WRONGTYPE", SL_E_STORE_CORRUPT, DAMAGED, "a key holds something else"},
+        {"ERR user_script", SL_E_STORE_CORRUPT, DAMAGED, "a key holds something else"},
+        {"ERR Error running script", SL_E_STORE_CORRUPT, DAMAGED, "a key holds something else"}};
     static const char *const later[] = {"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN"};
     if (begins(r, "NOSCRIPT")) {
         op->whole_script = true;
@@ -152,11 +180,11 @@ static void take_error(struct sl_rd_op *op, const redisReply *r)
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (begins(r, rows[i].word)) {
-            refused(op, rows[i].code, rows[i].why, r);
+            refused(op, rows[i].code, rows[i].how, rows[i].why, r);
             return;
         }
     }
-    refused(op, SL_E_IO, "an error", r);
+    refused(op, SL_E_IO, BEFORE, "an error", r);
 }
 
 /* {'quota', ms, which, used, most} */

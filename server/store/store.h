@@ -114,10 +114,9 @@ struct sl_store_record { /* what load gives; valid during the call */
  * of this session is damaged; it can only be removed), TOO_LARGE (a record of more than 256 MiB),
  * INVALID_VALUE (a snapshot of version 0), NO_MEMORY; of a shared store besides: STORE_UNAVAILABLE
  * (it cannot be reached, or takes no writes; nothing was changed), COMMIT_UNKNOWN (it could not be
- * reached any more after a write had been sent, or others have changed the session until it could:
- * what became of it is not known), SESSION_BUSY
- * (another one holds the lease), LEASE_LOST, SESSIONS_FULL, QUOTA_EXCEEDED. err is valid during the
- * call. */
+ * reached any more after a write had been sent, or others have changed the session until it could,
+ * or it took no writes by then: what became of it is not known), SESSION_BUSY (another one holds
+ * the lease), LEASE_LOST, SESSIONS_FULL, QUOTA_EXCEEDED. err is valid during the call. */
 typedef void sl_store_done(void *arg, enum sl_code code, const struct sl_error *err);
 /* Makes of a record what its asker wants, in libuv's pool, where it was read: its error is the
  * load's. The snapshot is verified after it; what it made counts when the load succeeds, and only
@@ -160,7 +159,8 @@ SL_NODISCARD enum sl_code sl_store_open(struct sl_store **ret, const struct sl_s
 void sl_store_close(struct sl_store *st, void (*closed)(void *arg), void *arg);
 
 /* A new session (version 0), or head fields that changed (ttl_s, metadata, used_at). SESSION_EXISTS
- * where another incarnation has the name. */
+ * where another incarnation has the name. A shared store takes version 0 without a fence for a new
+ * one always: of one that is there it was asked already, and nothing is changed. */
 void sl_store_put_head(struct sl_store *st, const struct sl_store_head *h, sl_store_done *cb,
                        void *arg);
 void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,

@@ -115,7 +115,6 @@ static void test_what_is_repeated_after_others_came(void **state)
 {
     (void)state;
     struct losing l;
-    struct got g;
     begin_losing(&l);
     uint64_t v = lose_next(&l, others_commit);
     assert_int_equal(turn(l.a, &l.key, v + 1), SL_E_COMMIT_UNKNOWN);
@@ -125,15 +124,61 @@ static void test_what_is_repeated_after_others_came(void **state)
     v = lose_next(&l, others_remove);
     assert_int_equal(turn(l.a, &l.key, v + 1), SL_E_COMMIT_UNKNOWN);
 
-    do_create(l.b, 1);
-    shop_run(l.b);
-    l.key = shop_key(l.b, 1);
-    struct sl_store_head h = {.key = l.key, .used_at = l.a->base};
-    meanwhile.others = others_take; /* no fence: what was made just now is busy */
+    end_losing(&l);
+}
+
+static const struct sl_store_key made = {
+    .tenant = "default", .id = "made", .incarnation = "fifteen bytes.."};
+
+/* With a time to live of which it is told. */
+static void make(struct losing *l, int64_t ttl_s, struct got *g)
+{
+    struct sl_store_head h = {.key = made, .used_at = l->a->base, .ttl_s = ttl_s};
+    sl_store_put_head(l->a->store, &h, on_got, expect(l->a, g));
+    shop_run(l->a);
+}
+
+static void others_patch(struct shop *st, const struct sl_store_key *k)
+{
+    struct got g;
+    struct sl_store_head h = {.key = *k, .used_at = st->base, .ttl_s = 7777};
+    h.key.fence = take(st, k, NULL).view.head.key.fence;
+    sl_store_put_head(st->store, &h, on_got, expect(st, &g));
+    shop_run(st);
+    assert_int_equal(g.code, SL_OK);
+    assert_int_equal(release(st, &h.key), SL_OK);
+}
+
+static void others_commit_to_it(struct shop *st, const struct sl_store_key *k)
+{
+    others_patch(st, k);
+    others_commit(st, k);
+}
+
+/* Whoever has made a session is told so, and takes nothing from what others have done since. */
+static void test_a_session_that_is_made_once(void **state)
+{
+    (void)state;
+    static void (*const others[])(struct shop *, const struct sl_store_key *) = {
+        others_take, others_patch, others_commit_to_it};
+    static const int64_t ttl_s[] = {6666, 7777, 7777};
+    struct losing l;
+    struct got g;
+    begin_losing(&l);
+    assert_int_equal(look(l.a, &made).code, SL_E_SESSION_NOT_FOUND); /* it is connected */
     meanwhile.st = l.b;
-    meanwhile.key = l.key;
-    sl_store_put_head(l.a->store, &h, on_got, expect(l.a, &g));
-    must_fail(l.a, &g, SL_E_COMMIT_UNKNOWN, "others were at session");
+    meanwhile.key = made;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        meanwhile.others = others[i];
+        make(&l, 6666, &g);
+        assert_int_equal(g.code, SL_OK);
+        assert_int_equal(look(l.b, &made).view.head.ttl_s, ttl_s[i]);
+        assert_int_equal(look(l.b, &made).view.head.version, i == 2);
+        others_remove(l.b, &made);
+    }
+    meanwhile.others = others_remove; /* made anew: it was there, and is again */
+    make(&l, 6666, &g);
+    assert_int_equal(g.code, SL_OK);
     end_losing(&l);
 }
 
@@ -162,6 +207,66 @@ static void test_which_repetitions_are_not_known(void **state)
     /* And of what Redis has said that it did not do: it had forgotten how. */
     redis_do(&redis, "SCRIPT FLUSH");
     assert_int_equal(turn(l.a, &l.key, 9), SL_E_LEASE_LOST);
+    end_losing(&l);
+}
+
+/* Redis takes no writes from then on. */
+static void others_lack_replicas(struct shop *st, const struct sl_store_key *k)
+{
+    (void)st;
+    (void)k;
+    redis_do(&redis, "CONFIG SET min-replicas-to-write 1");
+}
+
+static void others_fill(struct shop *st, const struct sl_store_key *k)
+{
+    (void)st;
+    (void)k;
+    redis_do(&redis, "CONFIG SET maxmemory 1");
+}
+
+static void redis_is_well(void)
+{
+    redis_do(&redis, "CONFIG SET min-replicas-to-write 0");
+    redis_do(&redis, "CONFIG SET maxmemory 0");
+}
+
+/* Refused when it came again: what became of it the first time is not said by that. */
+static void test_a_repetition_that_redis_refuses(void **state)
+{
+    (void)state;
+    static void (*const others[])(struct shop *, const struct sl_store_key *) = {
+        others_fill, others_lack_replicas};
+    static const enum sl_code codes[] = {SL_E_STORE_FULL, SL_E_STORE_UNAVAILABLE};
+    struct losing l;
+    struct got g;
+    begin_losing(&l);
+    uint64_t v = 1;
+    assert_int_equal(turn(l.b, &l.key, v), SL_OK);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        struct sl_store_head h = {.version = v, .used_at = l.a->base, .ttl_s = 7000};
+        (void)lose_next(&l, others[i]);
+        h.key = l.key;
+        h.ttl_s += (int64_t)i;
+        sl_store_put_head(l.a->store, &h, on_got, expect(l.a, &g));
+        must_fail(l.a, &g, SL_E_COMMIT_UNKNOWN, "refused when it was asked again");
+        assert_int_equal(look(l.b, &l.key).view.head.ttl_s, h.ttl_s);
+        sl_store_put_head(l.a->store, &h, on_got, expect(l.a, &g)); /* nothing was lost here */
+        must_fail(l.a, &g, codes[i], "");
+        redis_is_well();
+        (void)lose_next(&l, others[i]); /* a turn looks before it writes */
+        assert_int_equal(turn(l.a, &l.key, ++v), SL_OK);
+        redis_is_well();
+    }
+    const struct sl_store_key free = shop_key(l.b, 0);
+    sl_store_put_name(l.b->store, &free, v, "x", v, on_got, expect(l.b, &g));
+    shop_run(l.b);
+    assert_int_equal(g.code, SL_OK);
+    (void)lose_next(&l, others_lack_replicas);
+    sl_store_drop_name(l.a->store, &l.key, v, "x", on_got, expect(l.a, &g));
+    must_fail(l.a, &g, SL_E_COMMIT_UNKNOWN, "refused when it was asked again");
+    assert_int_equal(look(l.b, &l.key).view.head.n_names, 0);
+    redis_is_well();
     end_losing(&l);
 }
 
@@ -311,7 +416,9 @@ int main(void)
     sl_log_setup(SL_LOG_ERROR, false);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_repeated_after_others_came),
+        cmocka_unit_test(test_a_session_that_is_made_once),
         cmocka_unit_test(test_which_repetitions_are_not_known),
+        cmocka_unit_test(test_a_repetition_that_redis_refuses),
         cmocka_unit_test(test_a_snapshot_repeated_after_others_came),
         cmocka_unit_test(test_a_snapshot_that_is_kept_by_then),
         cmocka_unit_test(test_a_piece_that_comes_late),
