@@ -398,11 +398,11 @@ static void on_saved_to_rewind(void *arg, struct sl_session *s, const struct sl_
         sl_op_when_quiet(arg, rewind_quiet);
 }
 
-/* With --durability drain the store does not have what it is at yet, which may be what is meant. */
+/* With --durability drain the store does not have what it is at yet: that may be what is gone back
+ * to, and is what a rebuild reads the transcript of. */
 static void rewind_leased(struct sl_op *op)
 {
-    bool saves = op->ss->store && !sl_session_writes_turns(op->ss, op->s) && op->s->in_memory;
-    if (saves && !op->past.rebuild)
+    if (op->ss->store && !sl_session_writes_turns(op->ss, op->s) && op->s->in_memory)
         sl_sessions_save(op->ss, op->s, on_saved_to_rewind, op);
     else
         on_saved_to_rewind(op, op->s, NULL);

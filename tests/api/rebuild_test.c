@@ -197,6 +197,35 @@ static void after_a_rewind(const char *store)
     node_done(&node);
 }
 
+/* Turns that the store does not have: none of them, or those after a pause. */
+static void unwritten(bool pause)
+{
+    begin(1, NULL, "--keep-transcript", "--durability=drain");
+    struct client *c = node.a.client;
+    talk(c, "it", false);
+    if (pause)
+        reply_free(expect(post(c, session_path("it", "/pause"), "{}"), 200));
+    turn(c, "it", "more", "");
+    struct picture before = picture_of(c, "it");
+    rebuild(c, "it", TURNS + 2);
+    struct picture after = picture_of(c, "it");
+    picture_same(&after, &before);
+    picture_done(&before);
+    picture_done(&after);
+    turn(c, "it", "and more", "");
+    node_stop(&node);
+    with(1, NULL, "--keep-transcript", "--durability=drain");
+    must_be_as_if_given(node.a.client, "it");
+    node_done(&node);
+}
+
+static void test_unwritten(void **state)
+{
+    (void)state;
+    unwritten(false);
+    unwritten(true);
+}
+
 static void test_after_a_rewind(void **state)
 {
     (void)state;
@@ -522,6 +551,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_model),
+        cmocka_unit_test(test_unwritten),
         cmocka_unit_test(test_after_a_rewind),
         cmocka_unit_test(test_another_model),
         cmocka_unit_test(test_damaged_snapshot),
