@@ -207,7 +207,16 @@ struct save {
 
 static void start_save(struct sl_sessions *ss, struct sl_session *s);
 
-/* Those whose version is there are told; a failure is told to all. */
+/* The head as it is now goes to the store. What changes from here on is new, and needs another
+ * save. */
+static struct sl_store_head take_head(struct sl_session *s)
+{
+    s->head_dirty = false;
+    return sl_session_head(s);
+}
+
+/* Those whose version is there are told, once the head is as well; a failure is told to all, and so
+ * is that there is nothing to save any more. */
 static void save_ends(struct sl_sessions *ss, struct sl_session *s, uint64_t version,
                       const struct sl_error *err)
 {
@@ -215,7 +224,7 @@ static void save_ends(struct sl_sessions *ss, struct sl_session *s, uint64_t ver
     s->n_pins++;
     while (*p) {
         struct sl_waiter *w = *p;
-        if (err || w->version <= version) {
+        if (err || s->vanished || (w->version <= version && !s->head_dirty)) {
             *p = w->next;
             w->next = NULL;
             *end = w;
@@ -263,8 +272,6 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
         }
         if (v->with_head && !v->only_head)
             s->stamp = v->stamp;
-        if (v->with_head)
-            s->head_dirty = false;
         sl_session_recount(ss, s);
     } else if (ss->shared && !is_made(s) &&
                (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
@@ -272,6 +279,8 @@ static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
          * is to be saved here. */
         s->stale = s->stale || s->version == v->version;
         code = SL_OK;
+    } else if (v->with_head) {
+        s->head_dirty = true;
     }
     sl_free(v);
     ss->n_busy--;
@@ -290,11 +299,11 @@ static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_
         return;
     }
     struct sl_store_key key = sl_session_key(s);
-    struct sl_store_head head = sl_session_head(s);
+    v->with_head = ss->shared ? is_made(s) : !s->in_store || !sl_session_writes_turns(ss, s);
+    struct sl_store_head head = v->with_head ? take_head(s) : sl_session_head(s);
     v->version = head.version = e->version;
     head.tokens_seen = e->tokens_seen;
     v->replay_tokens = e->replay_tokens;
-    v->with_head = ss->shared ? is_made(s) : !s->in_store || !sl_session_writes_turns(ss, s);
     head.stamp = v->stamp = sl_store_stamp(ss->store);
     key.stamp = &e->stamp;
     sl_store_put_snapshot(ss->store, &key, v->version, v->with_head ? &head : NULL, e->data, e->n,
@@ -317,7 +326,7 @@ static void start_save(struct sl_sessions *ss, struct sl_session *s)
     *v = (struct save){.ss = ss, .s = s};
     ss->n_busy++;
     if (!s->in_memory || s->version == s->saved_version) { /* only its head is not there */
-        struct sl_store_head head = sl_session_head(s);
+        struct sl_store_head head = take_head(s);
         v->version = s->version;
         v->with_head = v->only_head = true;
         sl_store_put_head(ss->store, &head, on_put, v);
