@@ -169,6 +169,7 @@ struct sl_rd_op {
     bool is_transfer, in_pieces; /* counts among the transfers; the pieces are at work */
     bool waits_turn;             /* until it counts among them */
     unsigned n_reloads;
+    char missed[33]; /* the snapshot whose bytes were not there the last time */
     sl_store_decode *decode;
     struct sl_store_head head;
     struct sl_store_record record;

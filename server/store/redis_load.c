@@ -350,8 +350,15 @@ void sl_rd_take_load(struct sl_rd_op *op, redisReply *reply)
 /* Somebody has put another one in its place: from the beginning. */
 static void load_again(struct sl_rd_op *op)
 {
+    const bool same =
+        strcmp(op->missed, op->number) == 0; /* it was there all the time, as it seems */
+    memcpy(op->missed, op->number, sizeof op->missed);
     if (op->n_reloads++ == SL_REDIS_RELOADS_MAX) {
-        corrupt(op, "the key of its snapshot");
+        if (same)
+            corrupt(op, "the key of its snapshot");
+        else
+            op->code = sl_fail(&op->err, SL_E_STORE_UNAVAILABLE,
+                               "session '%s' changes faster than it can be loaded", op->id);
         sl_rd_finish(op);
         return;
     }

@@ -316,7 +316,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " local f=full(5)\n"
     " if f then return f end\n"
     " set(nil,inc,5,'sv',ARGV[5],'rt',0,'fen',0)\n"
-    " call('UNLINK',K,O,C)\n" /* of another life, from a server that did not know them */
+    " call('UNLINK',T,A,K,O,C)\n" /* of another life: of a hash that was evicted */
     " return {'ok',ms}\n"
     "end\n"
     "if g.inc~=inc then return {new and 'exists' or 'none',ms} end\n"
@@ -403,7 +403,7 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " local f=full(5)\n"
     " if f then return no(f) end\n"
     " set(nil,inc,5,'rt',0,'fen',0,'op',ARGV[21],'ops',ver..'='..ARGV[21],unpack(snap))\n"
-    " call('UNLINK',K,O,C)\n"
+    " call('UNLINK',T,A,K,O,C)\n"
     " call('PERSIST',S)\n"
     " return {'ok',ms}\n"
     "end\n"

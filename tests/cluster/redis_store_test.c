@@ -279,6 +279,56 @@ static void must_not_load(struct shop *st, size_t i, enum sl_code code, const ch
         fail_msg("'%s' instead of '%s'", err.message, text);
 }
 
+/* What a hash that was evicted has left behind is nothing of a session of that name that is made.
+ */
+static void test_a_new_life_has_nothing_of_another(void **state)
+{
+    (void)state;
+    struct shop *st = new_redis_shop();
+    static const char *const left[] = {"t", "a", "k"};
+    for (size_t i = 0; i < 2; i++) { /* by a head, by a snapshot */
+        struct sl_store_key key = shop_key(st, i);
+        for (size_t k = 0; k < 3; k++)
+            redis_do(&redis, "RPUSH slate1:{%s/%s}:%s left", key.tenant, key.id, left[k]);
+        if (i)
+            do_restore(st, i, 100);
+        else
+            do_create(st, i);
+        shop_run(st);
+        for (size_t k = 0; k < 3; k++) {
+            redisReply *r =
+                redis_ask(&redis, "EXISTS slate1:{%s/%s}:%s", key.tenant, key.id, left[k]);
+            if (r->integer)
+                fail_msg("s%zu:%s is there", i, left[k]);
+            freeReplyObject(r);
+        }
+    }
+    assert_int_equal(shop_check(st), 0);
+    free_shop(st);
+}
+
+/* A failure is one of the store: not what it refuses for what it holds. */
+static void test_what_counts_as_a_failure(void **state)
+{
+    (void)state;
+    struct shop *st = new_redis_shop();
+    struct sl_store_stats before, after;
+    do_create(st, 0);
+    shop_run(st);
+    sl_store_stats(st->store, &before);
+    struct sl_store_key k = shop_key(st, 0);
+    k.fence = take(st, &k, NULL).view.head.key.fence;
+    assert_int_equal(turn(st, &k, 7), SL_E_VERSION_MISMATCH);
+    sl_store_stats(st->store, &after);
+    assert_int_equal(after.failures, before.failures);
+    redis_do(&redis, "CONFIG SET maxmemory 1");
+    assert_int_equal(turn(st, &k, 1), SL_E_STORE_FULL);
+    redis_do(&redis, "CONFIG SET maxmemory 0");
+    sl_store_stats(st->store, &after);
+    assert_int_equal(after.failures, before.failures + 1);
+    free_shop(st);
+}
+
 static void test_damage_is_named(void **state)
 {
     (void)state;
@@ -333,6 +383,8 @@ int main(void)
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_as_many_as_there_may_be),
         cmocka_unit_test(test_damage_is_named),
+        cmocka_unit_test(test_a_new_life_has_nothing_of_another),
+        cmocka_unit_test(test_what_counts_as_a_failure),
     };
     return cmocka_run_group_tests(tests, start_redis, end_redis);
 }
