@@ -168,7 +168,8 @@ static void on_past_place(void *arg, struct sl_session *s, const struct sl_error
 
 static void past_made(struct sl_op *op)
 {
-    if (op->ss->store && !sl_session_writes_turns(op->ss, op->from))
+    bool is_made = !op->from->unwritten; /* before, the store must not know it */
+    if (op->ss->store && !sl_session_writes_turns(op->ss, op->from) && is_made)
         sl_sessions_save(op->ss, op->from, on_past_place, op); /* its last commit may be meant */
     else if (op->ss->store)
         on_past_place(op, op->s, NULL);

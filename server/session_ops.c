@@ -514,11 +514,16 @@ static void evict_leased(struct sl_op *op)
 {
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
-    if (ss->store && s->in_memory) {
+    struct sl_error err;
+    if (s->unwritten) { /* the turn that it was made for has failed: it goes */
+        (void)sl_fail_param(&err, SL_E_SESSION_NOT_FOUND, "session",
+                            "there is no session '%s': what made it has failed", s->id);
+        sl_op_give_back(op, &err);
+    } else if (ss->store && s->in_memory) {
         sl_sessions_save(ss, s, on_saved_to_evict, op);
-        return;
+    } else {
+        sl_op_give_back(op, NULL);
     }
-    sl_op_give_back(op, NULL);
 }
 
 void sl_sessions_evict(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb, void *arg)

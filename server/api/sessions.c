@@ -31,6 +31,7 @@ struct creation {
     struct sl_session *session; /* others may delete it while no run has it */
     char id[SL_SESSION_ID_MAX + 1];
     unsigned char incarnation[16];
+    uint64_t version; /* before its prompt was read */
     const char *tenant;
     struct sl_restoring restoring; /* from a snapshot */
     size_t n_body;                 /* bytes that q counts with */
@@ -67,21 +68,42 @@ static void creation_fails(struct creation *k, const struct sl_error *err)
     creation_free(k);
 }
 
-static void on_undone(void *arg, struct sl_session *s, const struct sl_error *err)
+static void undo(struct creation *k);
+
+static void on_free(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct creation *k = arg;
     (void)s;
-    (void)err; /* what was wrong first is what the client is told */
-    creation_fails(k, &k->err);
+    if (err)
+        creation_fails(k, &k->err); /* it has gone */
+    else
+        undo(k);
 }
 
-/* The run may have given the session back before it told: somebody may have deleted it since. */
+/* Whoever waited for the session may have it now; it goes after that. */
+static void on_undone(void *arg, struct sl_session *s, const struct sl_error *err)
+{
+    struct creation *k = arg;
+    bool busy = err && err->code == SL_E_SESSION_BUSY && s && s->leased;
+    if (busy)
+        sl_sessions_when_free(k->app->sessions, s, on_free, k);
+    else
+        creation_fails(k, &k->err); /* what was wrong first is what the client is told */
+}
+
+static bool is_as_it_was_made(const struct creation *k, const struct sl_session *s)
+{
+    return memcmp(s->incarnation, k->incarnation, sizeof k->incarnation) == 0 &&
+           (s->unwritten || s->version == k->version);
+}
+
+/* The run may have given the session back before it told: somebody may have deleted it since, or
+ * had a turn on it, which is acknowledged then. */
 static void undo(struct creation *k)
 {
     struct sl_error none;
     struct sl_session *s = NULL;
-    if (sl_sessions_find(k->app->sessions, k->tenant, k->id, &s, &none) ||
-        memcmp(s->incarnation, k->incarnation, sizeof k->incarnation) != 0)
+    if (sl_sessions_find(k->app->sessions, k->tenant, k->id, &s, &none) || !is_as_it_was_made(k, s))
         creation_fails(k, &k->err);
     else
         sl_sessions_delete(k->app->sessions, s, on_undone, k);
@@ -175,6 +197,7 @@ static void on_made(void *arg, struct sl_session *s, const struct sl_error *err)
     k->tenant = s->tenant;
     memcpy(k->id, s->id, strlen(s->id) + 1);
     memcpy(k->incarnation, s->incarnation, sizeof k->incarnation);
+    k->version = s->version;
     if (k->ex && !reads(&k->q))
         creation_succeeds(k);
     else if (!k->ex || start_reading(k, &k->err))

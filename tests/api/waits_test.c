@@ -111,6 +111,30 @@ static void being_made(void **state)
     node_done(&node);
 }
 
+/* Its prompt is being read, somebody waits for it to be free, and then its maker goes: there is no
+ * such session, and the name is free. */
+static void made_by_one_who_goes(void **state)
+{
+    enum { PROMPT = 400 * 1000 };
+    (void)state;
+    up((const char *const[]){NULL});
+    char *body = sl_malloc(PROMPT + 64);
+    assert_non_null(body);
+    int n = sprintf(body, "{\"id\":\"a\",\"prompt\":\"");
+    memset(body + n, 'x', PROMPT);
+    strcpy(body + n + PROMPT, "\"}");
+    struct raw *make = sent("POST", "/v1/sessions", body);
+    until_metric(client(), "slate_requests_running", 1);
+    struct raw *pause = sent("POST", "/v1/sessions/a/pause", "");
+    raw_close(make);
+    answered(pause, 404, "session_not_found");
+    expect_error(get(client(), "/v1/sessions/a"), 404, "session_not_found", "session");
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'a','prompt':'abc'}"), 201));
+    node_kill(&node);
+    sl_free(body);
+    node_done(&node);
+}
+
 /* --- a deletion that fails ---------------------------------------------------------------------*/
 
 /* All who wait for the name are told, not the first alone; then the server ends as it should. */
@@ -321,6 +345,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_fork_beside_a_deletion),
         TEST(being_made),
+        TEST(made_by_one_who_goes),
         TEST(a_deletion_fails),
         TEST(timeouts_make_room),
         cmocka_unit_test_teardown(a_store_that_stands_still, clean_both),
