@@ -197,6 +197,7 @@ struct sl_redis {
     uv_timer_t tick;
     unsigned n_handles;
     bool closing, closed;
+    bool leads_astray; /* it says that it is a replica: the name may lead to another one by now */
     void (*closed_cb)(void *arg);
     void *closed_arg;
     size_t max_sessions, max_names, state_bytes, token_bytes;

@@ -269,10 +269,11 @@ static void on_flight(redisAsyncContext *ac, void *reply, void *arg)
     } else if (op) {
         sl_rd_take(op, seen);
     }
-    if (reply && !seen) {
+    if (reply && (!seen || r->leads_astray)) {
         struct sl_error err;
-        (void)sl_fail(&err, SL_E_STORE_UNAVAILABLE, "redis %s:%u: the connection broke",
-                      r->address.host, r->address.port);
+        (void)sl_fail(&err, SL_E_STORE_UNAVAILABLE, "redis %s:%u: %s", r->address.host,
+                      r->address.port, seen ? "it is a read-only replica" : "the connection broke");
+        r->leads_astray = false;
         sl_rd_conn_drop(&r->conn, &err);
     }
     if (seen)

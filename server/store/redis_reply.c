@@ -151,14 +151,15 @@ static void refused(struct sl_rd_op *op, enum sl_code code, enum refusal how, co
 /* Redis says what is wrong: a word in capitals, then a text. */
 static void take_error(struct sl_rd_op *op, const redisReply *r)
 {
+    enum { READONLY };
     static const struct {
         const char *word;
         enum sl_code code;
         enum refusal how;
         const char *why;
     } rows[] = {
+        [READONLY] = {"READONLY", SL_E_STORE_UNAVAILABLE, BEFORE, "it is a read-only replica"},
         {"OOM", SL_E_STORE_FULL, WITHIN, "it has no memory left"},
-        {"READONLY", SL_E_STORE_UNAVAILABLE, BEFORE, "it is a read-only replica"},
         {"MISCONF", SL_E_STORE_UNAVAILABLE, WITHIN, "it cannot write its data to its disk"},
         {"NOREPLICAS", SL_E_STORE_UNAVAILABLE, WITHIN, "it has too few replicas"},
         {"NOAUTH", SL_E_STORE_UNAVAILABLE, BEFORE, "it wants a password"},
@@ -180,6 +181,7 @@ static void take_error(struct sl_rd_op *op, const redisReply *r)
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (begins(r, rows[i].word)) {
+            op->r->leads_astray |= i == READONLY;
             refused(op, rows[i].code, rows[i].how, rows[i].why, r);
             return;
         }

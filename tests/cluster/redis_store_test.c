@@ -15,6 +15,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "server/store/redis.h"
 #include "tests/support/redis_shop.h"
 
 static void reopen_sometimes(struct shop *st, int round)
@@ -307,6 +308,46 @@ static void test_a_new_life_has_nothing_of_another(void **state)
     free_shop(st);
 }
 
+/* --- another Redis of that name ----------------------------------------------------------------*/
+
+static int port_now;
+
+static redisAsyncContext *connect_now(const char *ip, int port)
+{
+    (void)port;
+    return sl_redis_io_system.connect(ip, port_now);
+}
+
+/* It has become a replica and keeps its connections, as after a fail-over; its name leads to
+ * another one by then, which is found. */
+static void test_a_replica_is_left(void **state)
+{
+    (void)state;
+    struct redis other;
+    struct sl_store_options opt = redis_options;
+    struct sl_redis_io io = sl_redis_io_system;
+    io.connect = connect_now;
+    opt.redis_io = &io;
+    port_now = (int)redis.port;
+    struct shop *first = new_redis_shop(), *st = other_redis_shop_with(&opt);
+    do_create(first, 0);
+    shop_run(first);
+    struct sl_store_key k = shop_key(first, 0);
+    k.fence = take(st, &k, NULL).view.head.key.fence;
+    redis_init(&other, "other", NULL);
+    redis_do(&redis, "REPLICAOF 127.0.0.1 1");
+    port_now = (int)other.port;
+    assert_int_equal(turn(st, &k, 1), SL_E_STORE_UNAVAILABLE);
+    enum sl_code c = SL_E_STORE_UNAVAILABLE;
+    for (int i = 0; c == SL_E_STORE_UNAVAILABLE && i < 100; i++)
+        c = turn(st, &k, 1); /* until it is asked at the other one, which does not have it */
+    assert_int_equal(c, SL_E_SESSION_NOT_FOUND);
+    redis_do(&redis, "REPLICAOF NO ONE");
+    free_shop(st);
+    free_shop(first);
+    redis_done(&other);
+}
+
 /* A failure is one of the store: not what it refuses for what it holds. */
 static void test_what_counts_as_a_failure(void **state)
 {
@@ -385,6 +426,7 @@ int main(void)
         cmocka_unit_test(test_damage_is_named),
         cmocka_unit_test(test_a_new_life_has_nothing_of_another),
         cmocka_unit_test(test_what_counts_as_a_failure),
+        cmocka_unit_test(test_a_replica_is_left),
     };
     return cmocka_run_group_tests(tests, start_redis, end_redis);
 }
