@@ -279,15 +279,16 @@ static enum sl_code changed(const struct sl_session *s, struct sl_error *err)
 }
 
 /* The store's lease is ours; what is known here may be of another version. */
-static void taken(struct sl_op *op, const struct sl_store_head *h)
+static void taken(struct sl_op *op, const struct sl_store_view *v)
 {
+    const struct sl_store_head *h = &v->head;
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
     struct sl_error err;
     bool same = is_same(s, h);
     bool same_life = memcmp(s->incarnation, h->key.incarnation, sizeof s->incarnation) == 0;
     s->fence = h->key.fence;
-    s->renewed_ms = op->asked_ms;
+    s->renewed_ms = v->asked_ms;
     s->lease_lost = false;
     s->renewing = false; /* what is still asked of an earlier lease is of another fence */
     link_held(ss, s);
@@ -327,7 +328,7 @@ static void on_taken(void *arg, const struct sl_store_view *v, const struct sl_e
     struct sl_session *s = op->s;
     struct sl_error own;
     if (!err) {
-        taken(op, &v->head);
+        taken(op, v);
         return;
     }
     own = *err;
@@ -364,7 +365,6 @@ void sl_sessions_take(struct sl_sessions *ss, struct sl_session *s, const char *
     }
     op->s = s;
     op->strict = how != SL_TAKE_ANY;
-    op->asked_ms = (int64_t)uv_now(ss->opt.loop);
     enum sl_store_taker taker = how == SL_TAKE_REMOVE ? SL_TAKER_REMOVE
                                 : s->run              ? SL_TAKER_TURN
                                                       : SL_TAKER_CHANGE;

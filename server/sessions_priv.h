@@ -241,7 +241,6 @@ struct sl_op {
 
     /* sl_sessions_take(); id is the turn's Idempotency-Key then */
     bool strict;
-    int64_t asked_ms;
     struct sl_store_head *arg_head; /* metadata in `metadata` */
 
     enum sl_restore_kind kind;

@@ -131,8 +131,8 @@ struct sl_rd_op {
     struct sl_rd_call call;
     enum sl_code code;
     struct sl_error err;
-    int64_t deadline_ms, since_ms; /* of the loop; since: it came, or got on */
-    unsigned sent;                 /* how often what it is at now went out */
+    int64_t deadline_ms, asked_ms; /* of the loop; asked: what it is at now went out last */
+    unsigned sent;                 /* how often that did */
     bool write_sent;               /* what changes the session went out */
     bool untold;                   /* and the answer was lost: it may have been done */
     bool whole_script;             /* Redis has forgotten it */

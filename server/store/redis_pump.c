@@ -360,6 +360,7 @@ static void send_op(struct sl_rd_op *op)
     }
     op->flight = f;
     op->sent++;
+    op->asked_ms = now_ms(r);
     if (!op->in_pieces && op->call.kind >= SL_RD_HEAD && op->call.kind <= SL_RD_REMOVE)
         op->write_sent = true;
     r->in_flight += bytes;

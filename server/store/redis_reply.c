@@ -336,6 +336,8 @@ static void take_view(struct sl_rd_op *op, const redisReply *r, bool busy)
     }
     if (op->view && (busy || op->call.kind == SL_RD_LOOK))
         op->view->head.key.fence = 0;
+    else if (op->view)
+        op->view->asked_ms = op->asked_ms;
     sl_rd_finish(op);
 }
 

@@ -254,6 +254,8 @@ struct sl_store_view {
     struct sl_store_head head; /* key.fence: of the lease just taken, else 0 */
     bool held;                 /* somebody has its lease */
     const char *held_key;      /* the Idempotency-Key of the turn that has it, "": none */
+    int64_t asked_ms;          /* take: uv_now() of its loop when the store was asked for the lease,
+                                * which therefore ends lease_ms after this at the earliest */
 };
 /* v NULL: an error; SESSION_NOT_FOUND also when its time to live is over. SESSION_BUSY comes with
  * both. Texts are valid during the call. */

@@ -1,6 +1,6 @@
 /* redis_inside_test.c: a server of a fleet as a part of the test (inside.h), which therefore has
- * its clock and its pool in hand: a clock that is not that of Redis, and a save that is still being
- * encoded when another server deletes the session.
+ * its clock and its pool in hand: a clock that is not that of Redis, a save that is still being
+ * encoded when another server deletes the session, and one that a turn waits behind.
  *
  * time() and uv_queue_work() are defined here, so that the whole program calls those. Redis and the
  * other server are processes of their own, with the true clock. */
@@ -45,7 +45,8 @@ time_t time(time_t *ret)
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool holds; /* the next work waits before it begins, until that ends */
+    bool holds; /* a work waits before it begins, until that ends */
+    int skips;  /* which: so many come before it */
     uv_work_t *held;
     uv_work_cb work; /* its own */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -67,7 +68,7 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *w, uv_work_cb work, uv_after_work_
         (__typeof__(&uv_queue_work))(uintptr_t)dlsym(RTLD_NEXT, "uv_queue_work");
     assert_non_null(next);
     pthread_mutex_lock(&pool.lock);
-    if (pool.holds && !pool.held) {
+    if (pool.holds && !pool.held && pool.skips-- == 0) {
         pool.held = w;
         pool.work = work;
         work = held_work;
@@ -77,11 +78,12 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *w, uv_work_cb work, uv_after_work_
     return next(loop, w, work, after);
 }
 
-static void hold_next_work(void)
+static void hold_work_after(int skips)
 {
     pthread_mutex_lock(&pool.lock);
     assert_null(pool.held);
     pool.holds = true;
+    pool.skips = skips;
     pthread_mutex_unlock(&pool.lock);
 }
 
@@ -108,15 +110,21 @@ static void let_go(void)
 
 /* --- the server --------------------------------------------------------------------------------*/
 
-static void start(void)
+static void start_with(const char *replay_limit, const char *lease, const char *timeout)
 {
     static char model[300];
     snprintf(model, sizeof model, "--model=%s", seeded_bytes_model());
     assert_int_equal(
         inside_start(redis.spec, true,
                      (const char *const[]){model, "--tokenizer=bytes", "--sessions-in-memory=1",
-                                           "--threads=1", "--log-level=error", NULL}),
+                                           "--threads=1", "--log-level=error", replay_limit, lease,
+                                           timeout, NULL}),
         0);
+}
+
+static void start(void)
+{
+    start_with("--replay-limit=0", "--lease=15s", "--store-timeout=5s");
 }
 
 static void make(const char *id)
@@ -190,7 +198,7 @@ static void test_a_late_save_brings_nothing_back(void **state)
     make("next");
     double saves = talk_metric("slate_session_saves_total");
     /* There is one place: "gone" is to be saved first, and that is being encoded. */
-    hold_next_work();
+    hold_work_after(0);
     int connection = talk_begin("POST", "/v1/generate", TURN("next"));
     until_held();
     raw_expect_ask(other, "DELETE /v1/sessions/gone HTTP/1.1\r\n" HOST "Connection: close\r\n\r\n",
@@ -205,6 +213,42 @@ static void test_a_late_save_brings_nothing_back(void **state)
     raw_expect_ask(other, GET("/v1/sessions/gone") "Connection: close\r\n\r\n", 404,
                    "session_not_found");
     server_stop(other);
+    assert_int_equal(inside_stop(), 0);
+}
+
+/* --- a lease that is waited for ----------------------------------------------------------------*/
+
+enum { LEASE_MS = 1000 };
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* A turn waits for the snapshot of the one before for longer than a lease: it has a whole lease
+ * from when it gets it. It runs long enough for a look at what is due. */
+static void test_a_lease_counts_from_when_it_is_given(void **state)
+{
+    (void)state;
+    start_with("--replay-limit=1", "--lease=1s", "--store-timeout=500ms"); /* it saves each turn */
+    make("waits");
+    hold_work_after(1); /* encoded, and then it stands in the session's line */
+    talk_must("POST", "/v1/generate", TURN("waits"), 200);
+    until_held();
+    int64_t until = now_ms() + 2 * LEASE_MS;
+    int connection = talk_begin("POST", "/v1/generate",
+                                "{\"session\":\"waits\",\"prompt\":\"ab\",\"max_tokens\":20000,"
+                                "\"ignore_eos\":true}");
+    while (now_ms() < until)
+        assert_true(talk_metric("slate_store_read_only") == 0);
+    let_go();
+    assert_true(talk_end(connection));
+    if (inside.status != 200)
+        fail_msg("%d: %.400s", inside.status, inside.reply);
+    talk_must("GET", "/v1/sessions/waits", "", 200);
+    assert_non_null(strstr(inside.reply, "\"version\":2,"));
     assert_int_equal(inside_stop(), 0);
 }
 
@@ -227,6 +271,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_an_answer_is_kept_by_the_clock_of_redis),
         cmocka_unit_test(test_a_late_save_brings_nothing_back),
+        cmocka_unit_test(test_a_lease_counts_from_when_it_is_given),
     };
     return cmocka_run_group_tests(tests, start_redis, end_redis);
 }
