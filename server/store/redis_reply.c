@@ -505,7 +505,6 @@ void sl_rd_take(struct sl_rd_op *op, redisReply *reply)
     }
     note_clock(op->r, reply);
     const char *word = reply->element[0]->str;
-    bool repeated = op->sent > 1 || op->whole_script;
     if (!strcmp(word, "ok"))
         take_ok(op, reply);
     else if (!strcmp(word, "busy") && op->call.kind == SL_RD_TAKE)
@@ -513,8 +512,8 @@ void sl_rd_take(struct sl_rd_op *op, redisReply *reply)
     else if (!strcmp(word, "missing") && op->call.kind == SL_RD_SNAP &&
              op->n_reloads++ < SL_REDIS_RELOADS_MAX)
         sl_rd_begin_pieces(op);
-    else if (repeated && ((!strcmp(word, "none") && op->call.kind == SL_RD_REMOVE) ||
-                          (!strcmp(word, "unnamed") && op->call.kind == SL_RD_UNNAME)))
+    else if (op->untold && ((!strcmp(word, "none") && op->call.kind == SL_RD_REMOVE) ||
+                            (!strcmp(word, "unnamed") && op->call.kind == SL_RD_UNNAME)))
         sl_rd_finish(op); /* the first time did it */
     else if (may_have_been_done(op, word))
         not_known(op);

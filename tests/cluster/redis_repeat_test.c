@@ -207,6 +207,11 @@ static void test_which_repetitions_are_not_known(void **state)
     /* And of what Redis has said that it did not do: it had forgotten how. */
     redis_do(&redis, "SCRIPT FLUSH");
     assert_int_equal(turn(l.a, &l.key, 9), SL_E_LEASE_LOST);
+    h = take(l.a, &l.key, NULL).view.head;
+    l.key.fence = h.key.fence;
+    redis_do(&redis, "SCRIPT FLUSH");
+    sl_store_drop_name(l.a->store, &l.key, h.version, "never", on_got, expect(l.a, &g));
+    must_fail(l.a, &g, SL_E_CHECKPOINT_NOT_FOUND, "never");
     end_losing(&l);
 }
 
