@@ -68,11 +68,23 @@ static void release_source(struct sl_op *op)
     start_forks(ss);
 }
 
+static bool is_as_it_was(const struct sl_op *op, const struct sl_session *from)
+{
+    return from->version == op->from_version &&
+           memcmp(from->incarnation, op->from_incarnation, sizeof from->incarnation) == 0;
+}
+
 static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)
 {
     struct sl_op *op = arg;
     struct sl_session *s = op->s;
     struct sl_error own;
+    if (!err && op->strict && !is_as_it_was(op, from)) {
+        (void)sl_fail_param(&own, SL_E_SESSION_BUSY, "session",
+                            "session '%s' is busy: it has changed while its fork waited; try again",
+                            from->id);
+        err = &own;
+    }
     if (!err && !copy_rest(s, from)) {
         (void)sl_fail(&own, SL_E_NO_MEMORY, "no memory for a session");
         err = &own;
@@ -188,7 +200,7 @@ static void fork_refused(struct sl_op *op, const struct sl_error *err)
 
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
                       const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
-                      bool for_turn, sl_session_done *cb, void *arg)
+                      bool strict, bool for_turn, sl_session_done *cb, void *arg)
 {
     struct sl_error err;
     char made[SL_SESSION_ID_MAX + 1];
@@ -210,6 +222,9 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const str
     op->for_turn = for_turn && !at->given;
     if (!metadata.s && from->metadata)
         metadata = (struct sl_text){from->metadata, from->n_metadata};
+    op->strict = strict && !at->given;
+    op->from_version = from->version;
+    memcpy(op->from_incarnation, from->incarnation, sizeof op->from_incarnation);
     op->from = from;
     from->n_forks++;
     op->refused = fork_refused;

@@ -226,12 +226,13 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
  * moment (at->given): then the versions of then, too, and CHECKPOINT_NOT_FOUND. Time to live
  * and metadata are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens
  * and ring are the same, the incarnation is a new one. id NULL: one is made that begins as the
- * other's, up to
- * "--". What is pending is taken of the quota of tokens again, as an upload's is. for_turn: of one
- * at its last commit; another one is written at once. Errors as create, and those of a load. */
+ * other's, up to "--". What is pending is taken of the quota of tokens again, as an upload's is.
+ * for_turn: of one at its last commit; another one is written at once. strict: it is to be at the
+ * version that is known now when it is copied; SESSION_BUSY where it has changed. Errors as create,
+ * and those of a load. */
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
                       const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
-                      bool for_turn, sl_session_done *cb, void *arg);
+                      bool strict, bool for_turn, sl_session_done *cb, void *arg);
 
 /* metadata.s NULL: stays. Errors: SESSION_BUSY, QUOTA_EXCEEDED, NO_MEMORY, the store's. */
 void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_ttl, int64_t ttl_s,

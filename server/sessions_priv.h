@@ -239,8 +239,11 @@ struct sl_op {
     void *arg;
     bool has_ttl, is_new, removes, for_turn;
 
-    /* sl_sessions_take(); id is the turn's Idempotency-Key then */
+    /* sl_sessions_take(); id is the turn's Idempotency-Key then. Fork: `from` is to be at
+     * from_version of from_incarnation still. */
     bool strict;
+    uint64_t from_version;
+    unsigned char from_incarnation[16];
     struct sl_store_head *arg_head; /* metadata in `metadata` */
 
     enum sl_restore_kind kind;

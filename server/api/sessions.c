@@ -231,7 +231,7 @@ static void on_source(void *arg, struct sl_session *from, const struct sl_error 
         creation_fails(k, &own);
     else
         sl_sessions_fork(k->app->sessions, from, &q->at, id, q->has_ttl, q->ttl_s, q->metadata,
-                         reads(q), on_made, k);
+                         false, reads(q), on_made, k);
 }
 
 /* Errors are those that need no waiting; else on_made() follows. */
@@ -434,8 +434,8 @@ static void post_fork(struct sl_exchange *ex)
     if (c)
         sl_exchange_fail(ex, &err);
     else
-        sl_sessions_fork(app->sessions, from, &q.at, q.id, q.has_ttl, q.ttl_s, q.metadata, false,
-                         sl_waiting_done, w);
+        sl_sessions_fork(app->sessions, from, &q.at, q.id, q.has_ttl, q.ttl_s, q.metadata,
+                         sl_exchange_header(ex, "If-Match") != NULL, false, sl_waiting_done, w);
     sl_session_request_done(&q);
 }
 

@@ -160,6 +160,48 @@ static void a_deletion_fails(void **state)
     node_done(&node);
 }
 
+/* --- a fork of what gets on while it waits ----------------------------------------------------*/
+
+/* Both places are at work when it comes. With If-Match it is a copy of that version or none. */
+static void a_fork_waits(bool matches, int status, const char *part)
+{
+    char etag[160] = "";
+    struct call *turn[2];
+    up((const char *const[]){"--sessions-in-memory=2", "--threads=1", NULL});
+    for (int i = 0; i < 2; i++) {
+        const char *id = i ? "b" : "a";
+        reply_free(expect(post(client(), "/v1/sessions", "{'id':'%s'}", id), 201));
+        turn[i] = stream_start(client(),
+                               "'session':'%s','prompt':'go','max_tokens':1000000,"
+                               "'ignore_eos':true",
+                               id);
+    }
+    for (int i = 0; i < 2; i++)
+        call_until_events(turn[i], 2);
+    struct reply *r = expect(get(client(), "/v1/sessions/a"), 200);
+    if (matches)
+        snprintf(etag, sizeof etag, "If-Match: %s\r\n", reply_header(r, "ETag"));
+    reply_free(r);
+    struct raw *fork = raw_open(node.a.server);
+    raw_puts(fork, "POST /v1/sessions/a/fork HTTP/1.1\r\nHost: 127.0.0.1\r\n");
+    raw_puts(fork, etag);
+    raw_puts(fork, "Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{\"id\":\"c\"}");
+    reply_free(expect(get(client(), "/v1/models"), 200)); /* the fork has been read by now */
+    reply_free(expect(post(client(), "/v1/sessions/a/pause", "{}"), 200));
+    reply_free(call_finish(turn[0]));
+    reply_free(expect(post(client(), "/v1/sessions/b/pause", "{}"), 200));
+    reply_free(call_finish(turn[1]));
+    answered(fork, status, part);
+    node_done(&node);
+}
+
+static void a_fork_of_that_version(void **state)
+{
+    (void)state;
+    a_fork_waits(false, 201, "\"version\":1");
+    a_fork_waits(true, 409, "session_busy");
+}
+
 /* --- a fork of what is being deleted ----------------------------------------------------------*/
 
 /* The store is asked for both at once; the deletion is first. */
@@ -343,6 +385,7 @@ static void the_engine_is_busy_meanwhile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(a_fork_of_that_version),
         TEST(a_fork_beside_a_deletion),
         TEST(being_made),
         TEST(made_by_one_who_goes),

@@ -122,7 +122,7 @@ static double run_forks(struct sl_sessions *ss, struct sl_slab *slab, double *re
         double t = now();
         b.n_waiting++;
         sl_sessions_fork(ss, from, &as_it_is, NULL, false, 0, (struct sl_text){NULL, 0}, false,
-                         on_done, NULL);
+                         false, on_done, NULL);
         settle();
         alone += now() - t;
         forks[i] = b.last;
