@@ -118,11 +118,13 @@ static enum sl_code find_target(struct sl_exchange *ex, struct sl_session **ret,
     }
     if (c)
         return c;
-    if (!if_match)
+    if (!if_match) {
+        sl_app_session_headers(ex, *ret);
         return sl_fail_param(err, SL_E_SESSION_EXISTS, "If-Match",
                              "there is a session '%s' already; to replace it send If-Match with "
                              "its ETag",
                              (*ret)->id);
+    }
     return sl_app_match(ex, *ret, err);
 }
 

@@ -154,7 +154,9 @@ static void if_match(void **state)
     gen_done(&g);
     struct bytes a = snapshot_get(c, "a", ""), b = snapshot_get(c, "b", "");
     /* Over one that is there only under its ETag; with an ETag only over one that is there. */
-    expect_error(snapshot_put(c, "a", b.p, b.n, NULL), 409, "session_exists", "If-Match");
+    struct reply *there = snapshot_put(c, "a", b.p, b.n, NULL);
+    assert_string_equal(reply_header(there, "ETag"), a.etag);
+    expect_error(there, 409, "session_exists", "If-Match");
     snprintf(line, sizeof line, "If-Match: %s", b.etag);
     expect_error(snapshot_put(c, "a", b.p, b.n, line), 412, "version_mismatch", "If-Match");
     expect_error(snapshot_put(c, "nobody", b.p, b.n, line), 404, "session_not_found", "session");
