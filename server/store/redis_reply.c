@@ -19,7 +19,9 @@ static bool is_text(const redisReply *r)
 bool sl_rd_number(const redisReply *r, uint64_t *ret)
 {
     uint64_t v = 0;
-    if (r && r->type == REDIS_REPLY_INTEGER && r->integer >= 0) {
+    if (!r)
+        return false;
+    if (r->type == REDIS_REPLY_INTEGER && r->integer >= 0) {
         *ret = (uint64_t)r->integer;
         return true;
     }
