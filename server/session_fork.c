@@ -180,8 +180,7 @@ static void on_past_place(void *arg, struct sl_session *s, const struct sl_error
 
 static void past_made(struct sl_op *op)
 {
-    bool is_made = !op->from->unwritten; /* before, the store must not know it */
-    if (op->ss->store && !sl_session_writes_turns(op->ss, op->from) && is_made)
+    if (op->ss->store && !sl_session_writes_turns(op->ss, op->from))
         sl_sessions_save(op->ss, op->from, on_past_place, op); /* its last commit may be meant */
     else if (op->ss->store)
         on_past_place(op, op->s, NULL);
@@ -207,8 +206,8 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const str
     struct sl_op *op = sl_op_begin(ss, NULL, "for a session", cb, arg);
     if (!op)
         return;
-    enum sl_code c = SL_OK;
-    if (ss->opt.n_places < 2 && !at->given)
+    enum sl_code c = sl_session_check_made(from, &err);
+    if (!c && ss->opt.n_places < 2 && !at->given)
         c = sl_fail(&err, SL_E_SESSIONS_FULL,
                     "a fork needs two sessions in memory at once, and there is room for one "
                     "(--sessions-in-memory)");

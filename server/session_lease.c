@@ -125,8 +125,10 @@ static void on_quiet_to_adopt(struct sl_op *op)
     drop_state(ss, s);
     enum sl_code c = sl_session_adopt(s, &l->head, &err);
     sl_op_free(op);
+    s->n_pins++; /* who waited for it may delete it */
     sl_sessions_give_back(ss, s);
     look_ends(l, c ? NULL : s, c ? &err : NULL);
+    sl_session_unpin(ss, s);
 }
 
 /* Under the lease, so that nobody uses what is about to go. */

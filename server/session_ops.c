@@ -151,10 +151,13 @@ static void on_given_back(void *arg, enum sl_code code, const struct sl_error *e
 {
     struct sl_op *op = arg;
     struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
     (void)code;
-    (void)err; /* then the lease ends by itself */
-    sl_sessions_give_back(op->ss, s);
+    (void)err;   /* then the lease ends by itself */
+    s->n_pins++; /* who waited for it may delete it */
+    sl_sessions_give_back(ss, s);
     sl_op_end(op, s, op->err.code ? &op->err : NULL);
+    sl_session_unpin(ss, s);
 }
 
 void sl_op_give_back(struct sl_op *op, const struct sl_error *err)
@@ -473,6 +476,27 @@ void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session
         return;
     op->removes = true;
     sl_op_lease(op, delete_leased);
+}
+
+void sl_sessions_discard(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
+                         void *arg)
+{
+    struct sl_error err;
+    struct sl_op *op = sl_op_new(ss, cb, arg);
+    assert(s->leased && !s->run);
+    if (!op) {
+        sl_sessions_give_back(ss, s);
+        (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory to delete a session");
+        cb(arg, NULL, &err);
+        return;
+    }
+    op->s = s;
+    op->removes = true;
+    op->leased = delete_leased;
+    if (s->fence)
+        delete_leased(op);
+    else
+        sl_sessions_take(ss, s, NULL, SL_TAKE_REMOVE, on_leased, op);
 }
 
 void sl_sessions_forget(struct sl_sessions *ss, struct sl_session *s)

@@ -222,6 +222,10 @@ void sl_sessions_look(struct sl_sessions *ss, const char *tenant, const char *id
 void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *id, int64_t ttl_s,
                         struct sl_text metadata, bool for_turn, sl_session_done *cb, void *arg);
 
+/* Is there anything of it that may be read or copied? SESSION_BUSY until the prompt with which it
+ * is made is written. */
+SL_NODISCARD enum sl_code sl_session_check_made(const struct sl_session *s, struct sl_error *err);
+
 /* A new session at the last commit of another one (which may be busy), or as that was at another
  * moment (at->given): then the versions of then, too, and CHECKPOINT_NOT_FOUND. Time to live
  * and metadata are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens
@@ -241,6 +245,10 @@ void sl_sessions_patch(struct sl_sessions *ss, struct sl_session *s, bool has_tt
 /* Errors: SESSION_BUSY, the store's. */
 void sl_sessions_delete(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
                         void *arg);
+/* The same by who has its lease (sl_run_spec.keeps_lease), which ends with it, also where it stays.
+ */
+void sl_sessions_discard(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,
+                         void *arg);
 
 enum sl_restore_kind {
     SL_RESTORE_SNAPSHOT,

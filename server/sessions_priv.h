@@ -333,11 +333,13 @@ static inline bool sl_session_writes_turns(const struct sl_sessions *ss, const s
 }
 
 /* Does the store hold its snapshot as of now? What is not in memory has nothing newer than the
- * store: after a crash that is a snapshot and the turns since. */
+ * store: after a crash that is a snapshot and the turns since. While something is being written it
+ * may be the head that is not there yet. */
 static inline bool sl_session_is_saved(const struct sl_sessions *ss, const struct sl_session *s)
 {
     return !ss->store || sl_session_is_ephemeral(s) || s->stale || s->vanished ||
-           (s->in_store && !s->head_dirty && (!s->in_memory || s->saved_version == s->version));
+           (s->in_store && !s->head_dirty && !s->saving &&
+            (!s->in_memory || s->saved_version == s->version));
 }
 
 #endif

@@ -106,7 +106,10 @@ static void release(struct sl_run *r)
     r->n_slots = 0;
     if (r->session) {
         r->result.version = r->session->version;
-        sl_sessions_give_back(ts->sessions, r->session);
+        if (r->spec.keeps_lease)
+            r->session->run = NULL;
+        else
+            sl_sessions_give_back(ts->sessions, r->session);
         r->session = NULL;
     }
 }
@@ -219,6 +222,7 @@ static enum sl_code begin_run(struct sl_turns *ts, const struct sl_run_spec *spe
         c = sl_run_admit(r, err);
     }
     if (c) {
+        r->spec.keeps_lease = false; /* done() does not come */
         release(r);
         free_run(r);
         return c;
@@ -548,6 +552,7 @@ void sl_turns_close(struct sl_turns *ts)
     sl_engine_close(ts->engine);
     for (struct sl_run *r = ts->runs, *next; r; r = next) {
         next = r->next;
+        r->spec.keeps_lease = false;
         release(r);
         free_run(r);
     }

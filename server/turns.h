@@ -89,6 +89,9 @@ struct sl_run_spec {
     size_t answer_max;
     enum sl_dialect dialect; /* of that answer */
     bool strict; /* the session must be at the version that is known (sl_sessions_take()) */
+    /* Where nothing was committed, done() has the session's lease, and ends it
+     * (sl_sessions_discard()): nobody comes between. */
+    bool keeps_lease;
     unsigned char request_hash[16];
     void (*answer)(struct sl_run *r, void *user, struct sl_buf *b);
     /* news: tokens were released since the last call (sl_run_turn() has them). May be NULL. */

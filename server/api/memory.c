@@ -229,6 +229,8 @@ void sl_get_memory(struct sl_exchange *ex)
     struct sl_app *app = sl_app_of(ex);
     if (!c)
         c = wanted_tokens(ex, &wanted, &err);
+    if (!c)
+        c = sl_session_check_made(s, &err);
     if (!c && (seen = seen_of(s, wanted)) != NULL) {
         tell_again(ex, s, wanted > 0, seen);
         return;

@@ -2,9 +2,9 @@
  *
  * What changes a session answers when the change is durable, so every handler may answer later; a
  * client that goes meanwhile changes nothing. POST /v1/sessions may read a first prompt: then the
- * session is there (and busy, and on this server alone) while it is read, is written with it, and
- * is removed again where that fails or the client goes, so that nobody finds half of what was asked
- * for. */
+ * session is there (and busy, and on this server alone, and with nothing that could be copied)
+ * while it is read, is written with it, and is removed again where that fails or the client goes,
+ * so that nobody finds half of what was asked for. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,8 @@ struct creation {
     struct sl_session *session; /* others may delete it while no run has it */
     char id[SL_SESSION_ID_MAX + 1];
     unsigned char incarnation[16];
-    uint64_t version; /* before its prompt was read */
+    uint64_t version; /* that it was made with: before its prompt was read, or, where the client
+                         went when that was committed, after it */
     const char *tenant;
     struct sl_restoring restoring; /* from a snapshot */
     size_t n_body;                 /* bytes that q counts with */
@@ -94,11 +95,11 @@ static void on_undone(void *arg, struct sl_session *s, const struct sl_error *er
 static bool is_as_it_was_made(const struct creation *k, const struct sl_session *s)
 {
     return memcmp(s->incarnation, k->incarnation, sizeof k->incarnation) == 0 &&
-           (s->unwritten || s->version == k->version);
+           s->version == k->version;
 }
 
-/* The run may have given the session back before it told: somebody may have deleted it since, or
- * had a turn on it, which is acknowledged then. */
+/* Of a session that is free: somebody may have deleted it since, or had a turn on it, which is
+ * acknowledged then. */
 static void undo(struct creation *k)
 {
     struct sl_error none;
@@ -139,8 +140,13 @@ static void on_read(struct sl_run *r, void *user)
         creation_succeeds(k);
         return;
     }
+    if (res->committed) {
+        k->version = res->version;
+        undo(k);
+        return;
+    }
     why_nothing_was_read(res, &k->err);
-    undo(k);
+    sl_sessions_discard(k->app->sessions, k->session, on_undone, k);
 }
 
 static void on_create_abort(struct sl_exchange *ex, void *user)
@@ -175,6 +181,7 @@ static enum sl_code start_reading(struct creation *k, struct sl_error *err)
                                .n_tokens = in->n_tokens,
                                .sampling = SL_SAMPLING_DEFAULT,
                                .logprobs = -1,
+                               .keeps_lease = true,
                                .done = on_read,
                                .user = k};
     if (!c)

@@ -89,6 +89,8 @@ void sl_get_snapshot(struct sl_exchange *ex)
     enum sl_code c = sl_app_find_named(ex, &s, &err);
     if (!c)
         c = wanted_dtype(ex, &dtype, &err);
+    if (!c)
+        c = sl_session_check_made(s, &err);
     struct reading *r = c ? NULL : sl_calloc(1, sizeof *r);
     if (!c && !r)
         (void)sl_fail(&err, SL_E_NO_MEMORY, "no memory for the request");

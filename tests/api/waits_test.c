@@ -135,6 +135,49 @@ static void made_by_one_who_goes(void **state)
     node_done(&node);
 }
 
+/* The same while it waits in the line, with an upload over it that comes with the news: that is
+ * refused, or finds nothing to replace, and is not acknowledged and then gone. */
+static void replaced_when_its_maker_goes(void **state)
+{
+    static const char make_body[] = "{\"id\":\"a\",\"prompt\":\"remember\"}";
+    char lines[300];
+    (void)state;
+    up((const char *const[]){"--max-running=1", NULL});
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'c','prompt':'another one'}"), 201));
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'z'}"), 201));
+    struct bytes snapshot = snapshot_get(client(), "c", "?dtype=int8");
+    struct call *z = stream_start(
+        client(), "'session':'z','prompt':'go','max_tokens':1000000,'ignore_eos':true");
+    call_until_events(z, 2);
+    struct raw *make = sent("POST", "/v1/sessions", make_body);
+    until_metric(client(), "slate_requests_queued", 1);
+    struct reply *r = expect(get(client(), "/v1/sessions/a"), 200);
+    snprintf(lines, sizeof lines,
+             "PUT /v1/sessions/a/snapshot HTTP/1.1\r\nHost: 127.0.0.1\r\nIf-Match: %s\r\n"
+             "Content-Type: application/octet-stream\r\nContent-Length: %zu\r\n\r\n",
+             reply_header(r, "ETag"), snapshot.n);
+    reply_free(r);
+    struct raw *put = raw_open(node.a.server);
+    raw_puts(put, "GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    raw_response_free(raw_read(put, false)); /* it is accepted */
+    node_signal(&node, SIGSTOP);
+    raw_close(make);
+    raw_puts(put, lines);
+    raw_send(put, snapshot.p, snapshot.n);
+    node_signal(&node, SIGCONT);
+    struct raw_response *a = raw_read(put, false);
+    if (a->status != 404 && a->status != 409)
+        fail_msg("%d: %s", a->status, a->body);
+    raw_response_free(a);
+    raw_close(put);
+    until_metric(client(), "slate_sessions", 2);
+    expect_error(get(client(), "/v1/sessions/a"), 404, "session_not_found", "session");
+    reply_free(expect(post(client(), "/v1/sessions/z/cancel", "{}"), 200));
+    reply_free(call_finish(z));
+    sl_free(snapshot.p);
+    node_done(&node);
+}
+
 /* --- a deletion that fails ---------------------------------------------------------------------*/
 
 /* All who wait for the name are told, not the first alone; then the server ends as it should. */
@@ -389,6 +432,7 @@ int main(void)
         TEST(a_fork_beside_a_deletion),
         TEST(being_made),
         TEST(made_by_one_who_goes),
+        TEST(replaced_when_its_maker_goes),
         TEST(a_deletion_fails),
         TEST(timeouts_make_room),
         cmocka_unit_test_teardown(a_store_that_stands_still, clean_both),
