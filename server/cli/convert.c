@@ -63,7 +63,7 @@ static const struct sl_option rows[] = {
      .type = SL_OPTION_BOOL,
      .offset = AT(force),
      .dflt = "false",
-     .help = "Replace OUT where it is there already.",
+     .help = "Replace OUT where it is there already. The new file has its owner, group and mode.",
      .commands = SL_CMD_CONVERT},
 };
 

@@ -124,9 +124,31 @@ static enum sl_code open_part(struct output *o, struct sl_error *err)
     return sl_io_fail(err, "open of", o->where_part, EEXIST);
 }
 
+/* The part becomes whose the file is that it will replace, before anything is in it: root may be
+ * converting for the server's user. */
+static enum sl_code make_like_replaced(struct output *o, struct sl_error *err)
+{
+    struct stat st;
+    int fd = sl_io_open(o->io, o->dir, o->name, O_PATH); /* a link is not followed, but replaced */
+    if (fd < 0)
+        return errno == ENOENT ? SL_OK : sl_io_fail(err, "open of", o->where, errno);
+    int e = o->io->stat(fd, &st) < 0 ? errno : 0;
+    if (o->io->close(fd) < 0 && !e)
+        e = errno;
+    if (e)
+        return sl_io_fail(err, "stat of", o->where, e);
+    if (S_ISREG(st.st_mode))
+        e = sl_io_make_like(o->io, o->fd, &st);
+    return e ? sl_io_fail(err, "giving owner, group and mode of the file that is replaced to",
+                          o->where_part, e)
+             : SL_OK;
+}
+
 static enum sl_code write_part(struct output *o, struct sl_conversion *c, struct sl_error *err)
 {
-    enum sl_code rc = sl_conversion_write(c, take, o, err);
+    enum sl_code rc = make_like_replaced(o, err);
+    if (rc == SL_OK)
+        rc = sl_conversion_write(c, take, o, err);
     if (rc == SL_OK)
         rc = seal(o, c, err);
     if (o->io->close(o->fd) < 0 && rc == SL_OK)

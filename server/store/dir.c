@@ -135,6 +135,28 @@ static enum sl_code take_lock(struct sl_dir *d, struct sl_error *err)
     return SL_OK;
 }
 
+/* Where it is missing (in a copy of a store), the command that makes it may not be of the server's
+ * user, who must be able to open it. */
+static enum sl_code make_lock(struct sl_dir *d, struct sl_error *err)
+{
+    struct stat like;
+    int format = sl_io_open(d->io, d->root, FORMAT_NAME, O_RDONLY);
+    int e = format < 0 || d->io->stat(format, &like) < 0 ? errno : 0;
+    if (format >= 0)
+        d->io->close(format);
+    if (e)
+        return sl_io_fail(err, "stat of", at(d, FORMAT_NAME), e);
+    int fd = sl_io_open(d->io, d->root, LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
+    if (fd < 0)
+        return errno == EEXIST ? SL_OK : sl_io_fail(err, "open of", at(d, LOCK_NAME), errno);
+    e = sl_io_make_like(d->io, fd, &like);
+    d->io->close(fd);
+    if (!e)
+        return SL_OK;
+    (void)d->io->unlink(d->root, LOCK_NAME);
+    return sl_io_fail(err, "giving owner, group and mode of the store to", at(d, LOCK_NAME), e);
+}
+
 /* --- making a store ------------------------------------------------------------------------------
  */
 
@@ -478,6 +500,8 @@ enum sl_code sl_dir_open_folder(struct sl_dir **ret, const char *path, const str
         c = look(d, &content, err);
     if (!c && !content.format)
         c = sl_fail(err, SL_E_USAGE, "%s: is no store: it has no file '%s'", path, FORMAT_NAME);
+    if (!c)
+        c = make_lock(d, err);
     if (!c)
         c = take_lock(d, err);
     if (!c)

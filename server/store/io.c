@@ -94,6 +94,8 @@ const struct sl_store_io sl_store_io_system = {.open = sys_open,
                                                .fsync = fsync,
                                                .truncate = ftruncate,
                                                .stat = fstat,
+                                               .chown = fchown,
+                                               .chmod = fchmod,
                                                .lock = sys_lock,
                                                .mkdir = sys_mkdir,
                                                .rename = sys_rename,
@@ -198,4 +200,24 @@ int sl_io_fsync(const struct sl_store_io *io, int fd)
 int sl_io_fdatasync(const struct sl_store_io *io, int fd)
 {
     return sync_with(io->fdatasync, fd);
+}
+
+/* Owner and group before the mode: its bits are for that group. */
+int sl_io_make_like(const struct sl_store_io *io, int fd, const struct stat *like)
+{
+    struct stat st;
+    const mode_t all = S_IRWXU | S_IRWXG | S_IRWXO;
+    mode_t mode = like->st_mode & all;
+    int refused = 0;
+    if (io->stat(fd, &st) < 0)
+        return errno;
+    if (st.st_uid != like->st_uid && io->chown(fd, like->st_uid, (gid_t)-1) < 0)
+        refused = errno;
+    if (st.st_gid != like->st_gid && io->chown(fd, (uid_t)-1, like->st_gid) < 0) {
+        refused = refused ? refused : errno;
+        mode &= S_IRWXU;
+    }
+    if ((st.st_mode & all) != mode && io->chmod(fd, mode) < 0)
+        refused = refused ? refused : errno;
+    return refused;
 }

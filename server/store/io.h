@@ -26,6 +26,8 @@ struct sl_store_io {
     int (*fsync)(int fd);
     int (*truncate)(int fd, off_t n);
     int (*stat)(int fd, struct stat *ret);
+    int (*chown)(int fd, uid_t owner, gid_t group); /* of the file itself, as the next */
+    int (*chmod)(int fd, mode_t mode);
     int (*lock)(int fd); /* exclusive, without waiting, until the descriptor is closed */
     int (*mkdir)(int dir, const char *name, mode_t mode);
     int (*rename)(int dir, const char *from, const char *to);
@@ -58,6 +60,11 @@ int sl_io_open_dir(const struct sl_store_io *io, int dir, const char *name);
 /* fsync, fdatasync, not stopped by signals. Return 0 or an errno. */
 int sl_io_fsync(const struct sl_store_io *io, int fd);
 int sl_io_fdatasync(const struct sl_store_io *io, int fd);
+
+/* Gives a file that was just made (mode 0600 or wider) the owner, group and mode of what it
+ * replaces or belongs to, so that who could read that can read this. Returns 0 or an errno: then it
+ * has what the process may give, and is open to nobody to whom the other was not. */
+int sl_io_make_like(const struct sl_store_io *io, int fd, const struct stat *like);
 
 #ifdef __clang_analyzer__ /* as in slate/err.h */
 #define sl_io_fail(...) ((void)(sl_io_fail)(__VA_ARGS__), SL_E_IO)

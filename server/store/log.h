@@ -145,7 +145,9 @@ struct sl_rewrite {
     uint64_t tail_left;  /* bytes of those from tail_next on */
     uint64_t tail_grown; /* bytes that came since the last slice */
     int64_t now;
-    size_t slice; /* bytes; 0: default */
+    size_t slice;  /* bytes; 0: default */
+    bool by_other; /* not by the store's server: fails where the new log cannot be whose the old is
+                    */
 
     struct sl_bytes in, out; /* n_out bytes of out are not written yet; they begin at `flushed` */
     size_t n_out;
@@ -164,9 +166,9 @@ struct sl_rewrite {
 /* What is to be done next. */
 enum sl_rewrite_step { SL_REWRITE_COPY, SL_REWRITE_SYNC, SL_REWRITE_FINISH };
 
-/* Nothing is open yet. The caller has set lp, old, now, slice. Then all sessions in ix are listed,
- * some buckets at a time, and it is said in each where in the list it is. Nothing else comes before
- * is_listed but notes. Owner's thread. Errors: NO_MEMORY. */
+/* Nothing is open yet. The caller has set lp, old, now, slice, by_other. Then all sessions in ix
+ * are listed, some buckets at a time, and it is said in each where in the list it is. Nothing else
+ * comes before is_listed but notes. Owner's thread. Errors: NO_MEMORY. */
 void sl_rewrite_open(struct sl_rewrite *w, struct sl_index *ix);
 SL_NODISCARD enum sl_code sl_rewrite_list(struct sl_rewrite *w, size_t n_buckets);
 /* Both, whole. */

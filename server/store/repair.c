@@ -232,9 +232,10 @@ static enum sl_code write_anew(struct repair *k)
 {
     struct sl_dir *d = k->d;
     char kept[64];
-    struct sl_rewrite w = {.lp = d->place, .old = d->log, .now = d->io->now()};
+    struct sl_rewrite w = {.lp = d->place, .old = d->log, .now = d->io->now(), .by_other = true};
     snprintf(kept, sizeof kept, "log.damaged-%016" PRIx64, d->log->id);
-    if (linkat(d->root, SL_LOG_NAME, d->root, kept, 0) < 0 && errno != EEXIST)
+    bool linked = linkat(d->root, SL_LOG_NAME, d->root, kept, 0) == 0;
+    if (!linked && errno != EEXIST)
         return sl_io_fail(k->err, "keeping the old log as", (struct sl_where){d->path, kept},
                           errno);
     w.code = sl_rewrite_begin(&w, &d->ix);
@@ -242,6 +243,8 @@ static enum sl_code write_anew(struct repair *k)
     sl_rewrite_done(&w);
     if (w.code) {
         *k->err = w.err;
+        if (linked && !w.renamed)
+            (void)d->io->unlink(d->root, kept);
         return w.code;
     }
     d->io->close(w.fd);

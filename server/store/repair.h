@@ -13,6 +13,9 @@
  * is there is its last turn
  *   - each snapshot whose file is not what was written
  *
+ * Who repairs may be another user than the server's: root. The new log has the old one's owner,
+ * group and mode; where that is refused, nothing is changed.
+ *
  * Blocking; no server may have the store (its lock is taken). */
 #ifndef SLATE_SERVER_STORE_REPAIR_H
 #define SLATE_SERVER_STORE_REPAIR_H

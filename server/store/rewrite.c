@@ -376,6 +376,19 @@ void sl_rewrite_done(struct sl_rewrite *w)
 /* --- the steps -----------------------------------------------------------------------------------
  */
 
+/* It becomes whose the old one is: root may be repairing the store of the server's user. A server
+ * whose user may not give it away goes on with a log of its own. */
+static enum sl_code make_like_old(struct sl_rewrite *w)
+{
+    struct stat old;
+    if (!w->old)
+        return SL_OK;
+    if (w->lp.io->stat(w->old->fd, &old) < 0)
+        return sl_io_fail(&w->err, "stat of", (struct sl_where){w->lp.root, SL_LOG_NAME}, errno);
+    int e = sl_io_make_like(w->lp.io, w->fd, &old);
+    return e && w->by_other ? fail_new(w, "giving owner, group and mode of the log to", e) : SL_OK;
+}
+
 static enum sl_code open_new(struct sl_rewrite *w)
 {
     const struct sl_store_io *io = w->lp.io;
@@ -390,6 +403,9 @@ static enum sl_code open_new(struct sl_rewrite *w)
     w->fd = sl_io_open(io, w->lp.dir, SL_LOG_NEW_NAME, O_RDWR | O_CREAT | O_EXCL);
     if (w->fd < 0)
         return fail_new(w, "open of", errno);
+    c = make_like_old(w);
+    if (c)
+        return c;
     sl_log_header_write(w->out.p, w->id);
     w->n_out = SL_LOG_HEADER;
     return SL_OK;

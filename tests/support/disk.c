@@ -290,6 +290,23 @@ static int disk_stat(int fd, struct stat *ret)
     return end(0, e);
 }
 
+/* What survives has the owner and mode of who lays it out: of that nothing is kept. */
+static int disk_chown(int fd, uid_t owner, gid_t group)
+{
+    int e = begin(WRITES, false);
+    if (!e && fchown(fd, owner, group) < 0)
+        e = errno;
+    return end(0, e);
+}
+
+static int disk_chmod(int fd, mode_t mode)
+{
+    int e = begin(WRITES, false);
+    if (!e && fchmod(fd, mode) < 0)
+        e = errno;
+    return end(0, e);
+}
+
 static int disk_lock(int fd)
 {
     int e = begin(READS, false);
@@ -346,6 +363,8 @@ const struct sl_store_io disk_io = {.open = disk_open,
                                     .fsync = disk_sync,
                                     .truncate = disk_truncate,
                                     .stat = disk_stat,
+                                    .chown = disk_chown,
+                                    .chmod = disk_chmod,
                                     .lock = disk_lock,
                                     .mkdir = disk_mkdir,
                                     .rename = disk_rename,

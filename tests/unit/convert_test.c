@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -420,6 +421,51 @@ static void test_no_memory(void **state)
     sl_model_close(b);
 }
 
+static int refuse_mode(int fd, mode_t mode)
+{
+    (void)fd;
+    (void)mode;
+    errno = EPERM;
+    return -1;
+}
+
+static struct stat stat_of(const char *path)
+{
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    return st;
+}
+
+/* What is replaced may be read by a server of another user: so may what comes in its place. Where
+ * that is refused, it stays. */
+static void test_whose_it_is(void **state)
+{
+    (void)state;
+    enum { SOMEBODY = 43210, SOME_GROUP = 43211 };
+    char in[128], out[128];
+    struct sl_error err;
+    struct sl_store_io io = sl_store_io_system;
+    (void)snprintf(in, sizeof in, "%s", conversion_path("m.pth"));
+    (void)snprintf(out, sizeof out, "%s", conversion_path("new.safetensors"));
+    conversion_write_odd(in, SL_DTYPE_F32, true);
+    conversion_must(in, out, SL_DTYPE_F32, NULL);
+    assert_int_equal(chmod(out, 0640), 0);
+    conversion_must(in, out, SL_DTYPE_BF16, NULL);
+    struct stat before = stat_of(out);
+    assert_int_equal(before.st_mode & 07777, 0640);
+    io.chmod = refuse_mode;
+    assert_int_equal(conversion(in, out, SL_DTYPE_F32, NULL, NULL, &io, &err), SL_E_IO);
+    assert_non_null(strstr(err.message, "giving owner, group and mode of the file that is "));
+    assert_int_equal(stat_of(out).st_ino, before.st_ino);
+    if (geteuid() != 0 || chown(out, SOMEBODY, SOME_GROUP) != 0) {
+        print_message("skipped: a file of another user: this one may not give files away\n");
+        skip();
+    }
+    conversion_must(in, out, SL_DTYPE_F32, NULL);
+    assert_int_equal(stat_of(out).st_uid, SOMEBODY);
+    assert_int_equal(stat_of(out).st_gid, SOME_GROUP);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, conversion_set_up, conversion_tear_down)
@@ -429,7 +475,7 @@ int main(void)
         TEST(test_there_and_back), TEST(test_what_narrowing_is_called),
         TEST(test_again),          TEST(test_an_edited_file_is_another_model),
         TEST(test_bad_metadata),   TEST(test_refused),
-        TEST(test_no_memory),
+        TEST(test_no_memory),      TEST(test_whose_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
