@@ -3,7 +3,8 @@
  * A row gives name, type, default, range and help text; parsing, checking, --help and the
  * environment variable (SLATE_ and the name in capitals: SLATE_LISTEN) follow from it. The command
  * line wins over the environment, which wins over the default. `--name value` and `--name=value`;
- * a bool is `--name`, `--no-name` or `--name=true|false`.
+ * a bool is `--name`, `--no-name` or `--name=true|false`. A variable that names no option is no
+ * error, since others may have made it, but is warned of (sl_options_each_stray()).
  *
  * A command may have options of its own (generate: --prompt) in a table of its own with a struct of
  * its own: parsing takes several sets. Values are strings of argv or the environment, or copies
@@ -73,6 +74,13 @@ SL_NODISCARD enum sl_code sl_options_parse(const struct sl_option_set *sets, siz
                                            unsigned command, int argc, char **argv,
                                            struct sl_args *ret, struct sl_error *err);
 void sl_options_done(const struct sl_option_set *sets, size_t n_sets, struct sl_args *args);
+
+/* Tells the variables of the environment that begin with SLATE_, are not empty and name no option
+ * of the sets, whatever command has it: what was mistyped would do nothing without a word. Not
+ * those that are read elsewhere, and not those that Kubernetes and Docker make of a service whose
+ * name begins with "slate". name: up to the '=', valid during the call. */
+void sl_options_each_stray(const struct sl_option_set *sets, size_t n_sets,
+                           void (*each)(void *arg, const char *name), void *arg);
 
 /* A number as an option of that type (COUNT, SIZE, DURATION) would be given; false: it is none. */
 bool sl_option_number(enum sl_option_type type, const char *s, uint64_t *ret);

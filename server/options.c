@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "server/config.h"
@@ -271,6 +272,78 @@ static enum sl_code set_from_environment(const struct sl_option *o, char *field,
         clear_list((struct sl_strings *)(void *)field);
     struct target t = {o, s.name, field};
     return set_value(&t, value, err);
+}
+
+/* --- variables that name no option ---------------------------------------------------------------
+ */
+
+static bool names_option(const struct sl_option_set *sets, size_t n_sets, const char *name)
+{
+    for (size_t i = 0; i < n_sets; i++)
+        for (size_t j = 0; j < sets[i].n; j++)
+            if (strcmp(variable_of(&sets[i].rows[j]).name, name) == 0)
+                return true;
+    return false;
+}
+
+/* By the store, and by the tests. */
+static bool is_read_elsewhere(const char *name)
+{
+    static const char *const names[] = {"SLATE_REDIS_PASSWORD", "SLATE_BUILD", "SLATE_API_RECORD",
+                                        "SLATE_SOAK_SECONDS", "SLATE_TEST_VERBOSE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* "_TCP", "_UDP" or "_SCTP", and whatever follows behind another '_'. */
+static bool begins_with_protocol(const char *s)
+{
+    static const char *const names[] = {"_TCP", "_UDP", "_SCTP"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n = strlen(names[i]);
+        if (strncmp(s, names[i], n) == 0 && (s[n] == '\0' || s[n] == '_'))
+            return true;
+    }
+    return false;
+}
+
+/* Of a service "slate", or "slate-redis": SLATE_SERVICE_HOST, SLATE_SERVICE_PORT and with a port's
+ * name behind it, SLATE_PORT=tcp://…, SLATE_PORT_80_TCP and with more behind it. A SLATE_PORT=8080
+ * is somebody's who takes it for an option. */
+static bool is_made_of_service(const char *name, const char *value)
+{
+    static const char host[] = "_SERVICE_HOST", service_port[] = "_SERVICE_PORT", port[] = "_PORT";
+    const char *at = strstr(name, host);
+    if (at && at[sizeof host - 1] == '\0')
+        return true;
+    at = strstr(name, service_port);
+    if (at && (at[sizeof service_port - 1] == '\0' || at[sizeof service_port - 1] == '_'))
+        return true;
+    for (at = strstr(name, port); at; at = strstr(at + 1, port)) {
+        const char *rest = at + sizeof port - 1;
+        size_t n = rest[0] == '_' ? strspn(rest + 1, "0123456789") : 0;
+        if (*rest == '\0' ? strstr(value, "://") != NULL : n && begins_with_protocol(rest + 1 + n))
+            return true;
+    }
+    return false;
+}
+
+void sl_options_each_stray(const struct sl_option_set *sets, size_t n_sets,
+                           void (*each)(void *arg, const char *name), void *arg)
+{
+    static const char prefix[] = "SLATE_";
+    for (char **p = environ; *p; p++) {
+        char name[128]; /* longer than any option's; cut for the message */
+        size_t n = strcspn(*p, "=");
+        const char *value = *p + n + ((*p)[n] == '=');
+        snprintf(name, sizeof name, "%.*s", (int)(n < sizeof name ? n : sizeof name), *p);
+        if (strncmp(name, prefix, sizeof prefix - 1) == 0 && *value &&
+            !names_option(sets, n_sets, name) && !is_read_elsewhere(name) &&
+            !is_made_of_service(name, value))
+            each(arg, name);
+    }
 }
 
 /* --- the command line ------------------------------------------------------------------------ */

@@ -508,6 +508,8 @@ int sl_cli_bench(int argc, char **argv)
         c = sl_fail(&err, SL_E_USAGE, "--json and --csv: the output is one or the other");
     if (!c && opt.peer && !opt.shape)
         c = sl_fail(&err, SL_E_USAGE, "--peer-llama goes with --shape");
+    if (!c)
+        sl_cli_warn_strays("bench", &set, 1);
     if (!c && opt.modes)
         c = modes(&opt, &err);
     const struct sl_bench_steps steps = {.shape = opt.shape,

@@ -214,6 +214,8 @@ int sl_cli_convert(int argc, char **argv)
                     "what is to be converted, and the file to be written: slate convert IN "
                     "OUT.safetensors; slate convert --help prints the usage");
     if (!c && !help)
+        sl_cli_warn_strays("convert", &set, 1);
+    if (!c && !help)
         c = convert(&opt, args.rest[0], args.rest[1], &err);
     sl_options_done(&set, 1, &args);
     return c ? sl_cli_fail("convert", &err) : SL_EXIT_OK;

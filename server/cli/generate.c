@@ -360,6 +360,8 @@ int sl_cli_generate(int argc, char **argv)
     if (!c && !options.prompt)
         c = sl_fail(&err, SL_E_USAGE, "--prompt TEXT is needed; see slate generate --help");
     if (!c)
+        sl_cli_warn_strays("generate", sets, 2);
+    if (!c)
         c = generate(&j, &config, &err);
     if (c)
         rc = sl_cli_fail("generate", &err);

@@ -486,6 +486,8 @@ int sl_probe_model(int argc, char **argv)
     if (!c && args.n_rest)
         c = sl_fail(&err, SL_E_USAGE, "'%s' is no option; see slate probe model --help",
                     args.rest[0]);
+    if (!c)
+        sl_cli_warn_strays("probe model", sets, 2);
     if (!c && !(p = sl_calloc(1, sizeof *p)))
         c = sl_fail(&err, SL_E_NO_MEMORY, "no memory to probe with");
     if (!c) {

@@ -488,6 +488,13 @@ static int run(struct serving *s)
     return rc ? rc : s->n_unsaved ? SL_EXIT_FAILED : rc;
 }
 
+static void warn_stray(void *arg, const char *name)
+{
+    (void)arg;
+    sl_log(SL_LOG_WARN, "a variable of the environment names no option of slate serve: ignored",
+           SL_LS("variable", name));
+}
+
 int sl_cli_serve(int argc, char **argv)
 {
     struct serving *s = sl_calloc(1, sizeof *s);
@@ -514,6 +521,7 @@ int sl_cli_serve(int argc, char **argv)
         goto out;
     }
     sl_log_setup((enum sl_log_level)s->config.log_level, s->config.log_format == SL_LOG_JSON);
+    sl_options_each_stray(&set, 1, warn_stray, NULL);
     sl_json_init();
     rc = run(s);
 out:

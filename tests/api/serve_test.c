@@ -91,6 +91,25 @@ static void test_command_line(void **state)
                 "line 1");
 }
 
+/* It would do nothing, and nobody would be told. */
+static void test_a_mistyped_variable(void **state)
+{
+    (void)state;
+    setenv("SLATE_MAX_SESSION", "7", 1);
+    expect_exit(ARGS("serve", "--listen", "127.0.0.1:0", "--api-keys", "/none/keys"), 3,
+                " warn \"a variable of the environment names no option of slate serve: ignored\" "
+                "variable=SLATE_MAX_SESSION\n");
+    const char *const commands[][7] = {{"generate", "--prompt=a", "--model=/none"},
+                                       {"convert", "/none", "/none.safetensors"},
+                                       {"bench", "--shape=none"},
+                                       {"probe", "rule", "--kernels=none"},
+                                       {"probe", "model", "--model=/none"}};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        expect_exit(commands[i], i == 2 || i == 3 ? 2 : 3,
+                    ": the variable SLATE_MAX_SESSION names no option and was ignored\n");
+    unsetenv("SLATE_MAX_SESSION");
+}
+
 static void test_the_address_is_in_use(void **state)
 {
     (void)state;
@@ -397,6 +416,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command_line),
+        cmocka_unit_test(test_a_mistyped_variable),
         cmocka_unit_test(test_the_address_is_in_use),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_unix_socket),

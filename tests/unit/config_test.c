@@ -183,6 +183,63 @@ static void test_environment(void **state)
     unsetenv("SLATE_MAX_BODY");
 }
 
+static char strays[512];
+
+static void take_stray(void *arg, const char *name)
+{
+    size_t n = strlen(strays);
+    assert_null(arg);
+    snprintf(strays + n, sizeof strays - n, "%s ", name);
+}
+
+/* "" or "NAME ": what is told of it. */
+static const char *stray(const char *name, const char *value)
+{
+    struct sl_option_set s = set();
+    strays[0] = '\0';
+    setenv(name, value, 1);
+    sl_options_each_stray(&s, 1, take_stray, NULL);
+    unsetenv(name);
+    return strays;
+}
+
+/* What Kubernetes' documentation ("Discovering services", "Environment variables") and Docker's
+ * ("Legacy container links") give as examples, for a service of this name. */
+static void test_variables_that_name_no_option(void **state)
+{
+    (void)state;
+    static const char *const told[][2] = {
+        {"SLATE_MAX_SESSION", "5"},    {"SLATE_PORT", "8080"},      {"SLATE_HTTP_PORT", "8080"},
+        {"SLATE_PORT_NUMBER", "1"},    {"SLATE_PORT_80", "1"},      {"SLATE_PORT_80_TCPX", "1"},
+        {"SLATE_SERVICE_HOSTS", "x"},  {"SLATE_listen", "[::1]:1"}, {"SLATE_", "x"},
+        {"SLATE_NO_INSECURE", "true"}, {"SLATE_BUILDS", "x"}};
+    static const char *const untold[][2] = {{"SLATE_MAX_SESSIONS", "5"},
+                                            {"SLATE_MAX_SESSION", ""},
+                                            {"SLATES_LISTEN", "x"},
+                                            {"SLATE_REDIS_PASSWORD", "secret"},
+                                            {"SLATE_BUILD", "build/release"},
+                                            {"SLATE_SERVICE_HOST", "10.0.0.11"},
+                                            {"SLATE_SERVICE_PORT", "6379"},
+                                            {"SLATE_SERVICE_PORT_HTTP", "80"},
+                                            {"SLATE_PORT", "tcp://10.0.0.11:6379"},
+                                            {"SLATE_PORT_6379_TCP", "tcp://10.0.0.11:6379"},
+                                            {"SLATE_PORT_6379_TCP_PROTO", "tcp"},
+                                            {"SLATE_PORT_6379_UDP_PORT", "6379"},
+                                            {"SLATE_PORT_6379_SCTP_ADDR", "10.0.0.11"},
+                                            {"SLATE_REDIS_SERVICE_HOST", "10.0.0.11"},
+                                            {"SLATE_REDIS_PORT_6379_TCP_ADDR", "10.0.0.11"}};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s ", told[i][0]);
+        assert_string_equal(stray(told[i][0], told[i][1]), name);
+    }
+    for (size_t i = 0; i < sizeof untold / sizeof *untold; i++)
+        assert_string_equal(stray(untold[i][0], untold[i][1]), "");
+    char longer[300] = "SLATE_";
+    memset(longer + 6, 'X', sizeof longer - 7);
+    assert_int_equal(strspn(stray(longer, "1"), "SLATE_X"), 127); /* cut */
+}
+
 static void expect_verdict(const char *words, const char *part)
 {
     assert_int_equal(parse(words), SL_OK);
@@ -295,7 +352,7 @@ int main(void)
         cmocka_unit_test(test_units),       cmocka_unit_test(test_errors),
         cmocka_unit_test(test_environment), cmocka_unit_test(test_checks_across_options),
         cmocka_unit_test(test_sets),        cmocka_unit_test(test_the_table),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory),   cmocka_unit_test(test_variables_that_name_no_option),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
