@@ -123,6 +123,7 @@ static void install(struct load *l)
         sl_free(s->answers);
         s->answers = d->answers;
         s->n_answers = d->n_answers;
+        s->answers_saved = s->n_answers ? s->answers[s->n_answers - 1].version : 0;
         d->answers = NULL;
         d->n_answers = 0;
     }

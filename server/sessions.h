@@ -75,6 +75,7 @@ struct sl_session {
     struct sl_transcript transcript; /* with keep_transcript */
     struct sl_answer *answers;       /* oldest first; NULL: none */
     size_t n_answers;
+    uint64_t answers_saved; /* `drain`: the store has them up to this version */
     /* Without a store: what the commits before left, oldest first. Room for keep_turns, or NULL. */
     struct sl_session_point *points;
     size_t n_points;

@@ -332,13 +332,21 @@ static inline bool sl_session_writes_turns(const struct sl_sessions *ss, const s
            !sl_session_is_ephemeral(s) && !s->unwritten;
 }
 
-/* Does the store hold its snapshot as of now? What is not in memory has nothing newer than the
- * store: after a crash that is a snapshot and the turns since. While something is being written it
- * may be the head that is not there yet. */
+/* The last answer is in memory alone: it came with a turn that the store was not told of. */
+static inline bool sl_session_has_unsaved_answer(const struct sl_sessions *ss,
+                                                 const struct sl_session *s)
+{
+    return ss->store && !ss->shared && !sl_session_writes_turns(ss, s) && s->n_answers &&
+           s->answers[s->n_answers - 1].version > s->answers_saved;
+}
+
+/* Does the store hold its snapshot and answers as of now? What is not in memory has nothing newer
+ * than the store: after a crash that is a snapshot and the turns since. While something is being
+ * written it may be the head that is not there yet. */
 static inline bool sl_session_is_saved(const struct sl_sessions *ss, const struct sl_session *s)
 {
     return !ss->store || sl_session_is_ephemeral(s) || s->stale || s->vanished ||
-           (s->in_store && !s->head_dirty && !s->saving &&
+           (s->in_store && !s->head_dirty && !s->saving && !sl_session_has_unsaved_answer(ss, s) &&
             (!s->in_memory || s->saved_version == s->version));
 }
 

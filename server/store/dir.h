@@ -36,6 +36,7 @@ enum sl_op_kind {
     SL_OP_HEAD,
     SL_OP_TURN,
     SL_OP_SNAP,
+    SL_OP_ANSWER,
     SL_OP_NAME,
     SL_OP_UNNAME,
     SL_OP_REMOVE,
@@ -70,7 +71,7 @@ struct sl_op {
 
     unsigned char *payload; /* payload_n bytes of the record */
     size_t payload_n;
-    struct sl_ix_entry *entry; /* TURN */
+    struct sl_ix_entry *entry; /* TURN, ANSWER */
     struct sl_ix_name *name;   /* NAME, UNNAME */
     struct sl_ix_snap *place;  /* HEAD, SNAP, REMOVE: for the snapshot that goes */
     struct sl_record record;
@@ -191,6 +192,8 @@ void sl_dir_append_turn(struct sl_store *st, const struct sl_store_key *k,
 void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                          const struct sl_store_head *head, unsigned char *data, size_t n,
                          sl_store_done *cb, void *arg);
+void sl_dir_put_answer(struct sl_store *st, const struct sl_store_key *k,
+                       const struct sl_store_answer *a, sl_store_done *cb, void *arg);
 void sl_dir_load(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                  sl_store_decode *decode, sl_store_loaded *cb, void *arg);
 void sl_dir_points(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,

@@ -20,6 +20,9 @@ struct sl_store_kind {
     void (*put_snapshot)(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                          const struct sl_store_head *head, unsigned char *data, size_t n,
                          sl_store_done *cb, void *arg);
+    /* NULL: a shared store */
+    void (*put_answer)(struct sl_store *st, const struct sl_store_key *k,
+                       const struct sl_store_answer *a, sl_store_done *cb, void *arg);
     void (*load)(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                  sl_store_decode *decode, sl_store_loaded *cb, void *arg);
     void (*points)(struct sl_store *st, const struct sl_store_key *k, sl_store_pointed *cb,

@@ -136,6 +136,20 @@ void sl_dir_append_turn(struct sl_store *st, const struct sl_store_key *k,
         sl_turn_payload_write(op->payload, t);
 }
 
+void sl_dir_put_answer(struct sl_store *st, const struct sl_store_key *k,
+                       const struct sl_store_answer *a, sl_store_done *cb, void *arg)
+{
+    struct sl_op *op = new_write(st, SL_OP_ANSWER, k, cb, arg);
+    if (!op)
+        return;
+    op->version = a->version;
+    op->entry = sl_calloc(1, sizeof *op->entry);
+    if (!op->entry)
+        no_memory(op, sizeof *op->entry);
+    else if (make_payload(op, sl_answer_payload_size(a)))
+        sl_answer_payload_write(op->payload, a);
+}
+
 void sl_dir_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                          const struct sl_store_head *head, unsigned char *data, size_t n,
                          sl_store_done *cb, void *arg)

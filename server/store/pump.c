@@ -118,6 +118,18 @@ static enum sl_code check_name(struct sl_op *op)
     return check_reach(op);
 }
 
+/* It is there, or was, and others have taken its place since. */
+static bool has_answer(const struct sl_op *op)
+{
+    const struct sl_ix_entry *last = op->s->last_entry;
+    return last && last->version >= op->version;
+}
+
+static bool needs_nothing(const struct sl_op *op)
+{
+    return (op->kind == SL_OP_NAME && has_name(op)) || (op->kind == SL_OP_ANSWER && has_answer(op));
+}
+
 static enum sl_code check(struct sl_op *op)
 {
     const struct sl_ix_session *s = op->s;
@@ -142,6 +154,8 @@ static enum sl_code check(struct sl_op *op)
                        (op->with_head ? op->version >= s->version : op->version <= s->version)
                    ? SL_OK
                    : mismatch(op, op->version);
+    case SL_OP_ANSWER:
+        return has_answer(op) || op->version <= s->snap.version ? SL_OK : mismatch(op, op->version);
     case SL_OP_NAME:
     case SL_OP_UNNAME:
         return check_name(op);
@@ -280,7 +294,7 @@ static void start(struct sl_op *op)
         op->code = list_points(op);
     if (!op->code && op->kind == SL_OP_POINTS)
         op->code = list_names(op);
-    if (op->code || op->kind == SL_OP_POINTS || (op->kind == SL_OP_NAME && has_name(op))) {
+    if (op->code || op->kind == SL_OP_POINTS || needs_nothing(op)) {
         sl_queue_push(&d->finished, op);
     } else if (op->kind == SL_OP_LOAD) {
         sl_queue_push(&d->to_load, op);

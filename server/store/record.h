@@ -31,7 +31,7 @@ enum sl_record_kind {
     SL_RECORD_HEAD = 1, /* the head whole, and which snapshot: create, patch, restore */
     SL_RECORD_TURN,     /* one more turn; version: after it */
     SL_RECORD_SNAP,     /* the state at `version` is in a file; turns up to it are dropped */
-    SL_RECORD_ANSWER,   /* of the dropped turn `version`, kept for a retry; a rewrite's */
+    SL_RECORD_ANSWER,   /* of turn `version`, which is dropped or was never written; for a retry */
     SL_RECORD_DELETE,
     SL_RECORD_BROKEN, /* what there was of this session was damaged before a rewrite: text */
     SL_RECORD_MARK,   /* of no session: everything before it was valid and synced */

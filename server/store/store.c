@@ -58,6 +58,13 @@ void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, ui
     st->kind->put_snapshot(st, k, version, head, data, n, cb, arg);
 }
 
+void sl_store_put_answer(struct sl_store *st, const struct sl_store_key *k,
+                         const struct sl_store_answer *a, sl_store_done *cb, void *arg)
+{
+    assert(st->kind->put_answer);
+    st->kind->put_answer(st, k, a, cb, arg);
+}
+
 void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
                    sl_store_loaded *cb, void *arg)
 {

@@ -173,6 +173,11 @@ void sl_store_append_turn(struct sl_store *st, const struct sl_store_key *k,
 void sl_store_put_snapshot(struct sl_store *st, const struct sl_store_key *k, uint64_t version,
                            const struct sl_store_head *head, unsigned char *data, size_t n,
                            sl_store_done *cb, void *arg);
+/* An answer of a turn that was not written by itself and is in the snapshot; before a later one,
+ * and before turns: what comes too late changes nothing. Not of a shared store, which has every
+ * turn. */
+void sl_store_put_answer(struct sl_store *st, const struct sl_store_key *k,
+                         const struct sl_store_answer *a, sl_store_done *cb, void *arg);
 /* decode NULL: none. Both get arg. */
 void sl_store_load(struct sl_store *st, const struct sl_store_key *k, sl_store_decode *decode,
                    sl_store_loaded *cb, void *arg);

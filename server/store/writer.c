@@ -30,9 +30,10 @@ void sl_dir_make_record(struct sl_op *op)
 {
     const struct sl_ix_session *s = op->s;
     static const enum sl_record_kind kinds[] = {
-        [SL_OP_HEAD] = SL_RECORD_HEAD,     [SL_OP_TURN] = SL_RECORD_TURN,
-        [SL_OP_SNAP] = SL_RECORD_SNAP,     [SL_OP_NAME] = SL_RECORD_NAME,
-        [SL_OP_UNNAME] = SL_RECORD_UNNAME, [SL_OP_REMOVE] = SL_RECORD_DELETE};
+        [SL_OP_HEAD] = SL_RECORD_HEAD,    [SL_OP_TURN] = SL_RECORD_TURN,
+        [SL_OP_SNAP] = SL_RECORD_SNAP,    [SL_OP_ANSWER] = SL_RECORD_ANSWER,
+        [SL_OP_NAME] = SL_RECORD_NAME,    [SL_OP_UNNAME] = SL_RECORD_UNNAME,
+        [SL_OP_REMOVE] = SL_RECORD_DELETE};
     assert(op->kind <= SL_OP_REMOVE);
     op->record = (struct sl_record){.kind = op->with_head ? SL_RECORD_HEAD : kinds[op->kind],
                                     .tenant = op->tenant->name,

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/mem.h"
 #include "tests/support/node.h"
@@ -363,8 +364,8 @@ static void long_answers(void **state)
     assert_int_equal(session_version(client(), "a"), version);
 }
 
-/* Where turns are not written one by one an answer lives as long as the process, in memory or not.
- */
+/* Where turns are not written one by one their answers are written with them: at a pause, an
+ * eviction, a rewind, the end. */
 static void durability_drain(void **state)
 {
     (void)state;
@@ -379,6 +380,86 @@ static void durability_drain(void **state)
     create("b");
     create("c");
     create("d");
+    again("k", BODY, first, "a");
+    node_stop(&node);
+    node_start(&node);
+    again("k", BODY, first, "a");
+    struct reply *second = expect(keyed("k-2", BODY), 200); /* it is not paused now */
+    again("k", BODY, first, "a");
+    node_stop(&node);
+    node_start(&node);
+    again("k", BODY, first, "a");
+    again("k-2", BODY, second, "a");
+    reply_free(second);
+    second = expect(keyed("k-3", BODY), 200);
+    reply_free(expect(session_post(client(), "a", "/pause"), 200));
+    node_kill(&node);
+    node_start(&node);
+    again("k", BODY, first, "a");
+    again("k-3", BODY, second, "a");
+    reply_free(second);
+    /* The rewind has stored what the session is at. */
+    reply_free(expect(post(client(), "/v1/sessions/a/checkpoints", "{'name':'then'}"), 201));
+    second = expect(keyed("k-4", BODY), 200);
+    reply_free(expect(post(client(), "/v1/sessions/a/rewind", "{'checkpoint':'then'}"), 200));
+    again("k-4", BODY, second, "a");
+    node_stop(&node);
+    node_start(&node);
+    again("k", BODY, first, "a");
+    again("k-4", BODY, second, "a");
+    reply_free(second);
+    reply_free(first);
+    node_done(&node);
+    node = lazy;
+}
+
+static uint64_t log_bytes(void)
+{
+    char path[320];
+    struct stat st;
+    (void)snprintf(path, sizeof path, "%s/log", node.dir);
+    assert_int_equal(stat(path, &st), 0);
+    return (uint64_t)st.st_size;
+}
+
+/* With sessions that have much metadata, until the log is longer than a snapshot: then a limit of
+ * files stops the log alone. */
+static void lengthen_the_log(void)
+{
+    enum { ENOUGH = 200 };
+    static char text[16000];
+    char id[16];
+    struct bytes b = snapshot_get(client(), "a", "");
+    memset(text, 'x', sizeof text - 1);
+    for (int i = 0; log_bytes() < 2 * b.n; i++) {
+        assert_true(i < ENOUGH);
+        (void)snprintf(id, sizeof id, "p%d", i);
+        reply_free(expect(post(client(), "/v1/sessions",
+                               "{'id':'%s','prompt':'a','metadata':{'x':'%s'}}", id, text),
+                          201));
+        reply_free(expect(session_post(client(), id, "/pause"), 200));
+    }
+    sl_free(b.p);
+}
+
+/* The snapshot could be written, the answer behind it not: that is told, and it is tried again. */
+static void an_answer_that_is_not_stored(void **state)
+{
+    enum { FOR_A_HEAD = 512 }; /* more than that, and less than the answer */
+    (void)state;
+    struct node lazy = node;
+    node_init(&node, "lazy", (const char *const[]){"--durability=drain", NULL});
+    node_start(&node);
+    create("a");
+    lengthen_the_log();
+    struct reply *first = expect(keyed("k", BODY), 200);
+    assert_true(first->n_body > FOR_A_HEAD);
+    node_limit_files(&node, log_bytes() + FOR_A_HEAD);
+    expect_error(session_post(client(), "a", "/pause"), 503, "store_full", NULL);
+    node_limit_files(&node, 0);
+    reply_free(expect(session_post(client(), "a", "/pause"), 200));
+    node_kill(&node);
+    node_start(&node);
     again("k", BODY, first, "a");
     reply_free(first);
     node_done(&node);
@@ -426,6 +507,7 @@ int main(void)
         TEST(other_dialects),
         TEST(long_answers),
         TEST(durability_drain),
+        TEST(an_answer_that_is_not_stored),
     };
     return cmocka_run_group_tests_name("keyed", tests, start, stop);
 }

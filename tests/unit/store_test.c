@@ -246,6 +246,108 @@ static void test_answers_survive_rewrites(void **state)
     free_shop(st);
 }
 
+/* Answers of turns that were not written one by one: with what stands in store.h. */
+struct told_answers {
+    size_t n;
+    uint64_t versions[SL_STORE_ANSWERS_MAX];
+    char last[16];
+};
+
+static enum sl_code note_answers(void *arg, const struct sl_store_record *r, struct sl_error *err)
+{
+    struct told_answers *t = arg;
+    (void)err;
+    t->n = r->n_answers;
+    for (size_t i = 0; i < r->n_answers; i++)
+        t->versions[i] = r->answers[i].version;
+    if (t->n)
+        snprintf(t->last, sizeof t->last, "%.*s", (int)r->answers[t->n - 1].body.n,
+                 r->answers[t->n - 1].body.s);
+    return SL_OK;
+}
+
+static void on_loaded(void *arg, const struct sl_store_record *r, const struct sl_error *err)
+{
+    (void)arg;
+    (void)err;
+    assert_non_null(r);
+}
+
+static void expect_answers(struct shop *st, size_t n, uint64_t first, const char *last)
+{
+    struct told_answers t = {0};
+    struct sl_store_key k = shop_key(st, 0);
+    sl_store_load(st->store, &k, note_answers, on_loaded, &t);
+    shop_run(st);
+    uv_run(&st->loop, UV_RUN_NOWAIT);
+    while (!t.n)
+        uv_run(&st->loop, UV_RUN_ONCE);
+    assert_int_equal(t.n, n);
+    for (size_t i = 1; i < n; i++)
+        assert_true(t.versions[i] > t.versions[i - 1]);
+    assert_int_equal(t.versions[0], first);
+    assert_string_equal(t.last, last);
+}
+
+static void on_answered(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    (void)err;
+    *(int *)arg = (int)code;
+}
+
+static enum sl_code answer(struct shop *st, uint64_t version, const char *body)
+{
+    int code = -1;
+    struct sl_store_key k = shop_key(st, 0);
+    struct sl_store_answer a = {.idempotency_key = "k",
+                                .at = sl_store_io_system.now(),
+                                .version = version,
+                                .body = {body, strlen(body)}};
+    sl_store_put_answer(st->store, &k, &a, on_answered, &code);
+    while (code < 0)
+        uv_run(&st->loop, UV_RUN_ONCE);
+    return (enum sl_code)code;
+}
+
+static void test_answers_behind_a_snapshot(void **state)
+{
+    (void)state;
+    struct shop *st = new_shop(&sl_store_io_system, 2000);
+    do_create(st, 0);
+    do_create(st, 1);
+    shop_run(st);
+    assert_int_equal(answer(st, 1, "early"), SL_E_VERSION_MISMATCH);
+    do_far_restore(st, 0, 8, 100); /* what several turns have left */
+    shop_run(st);
+    assert_int_equal(st->n_failed, 0);
+    uint64_t at = st->v[0].version;
+    assert_true(at > 7);
+    assert_int_equal(answer(st, at + 1, "late"), SL_E_VERSION_MISMATCH);
+    assert_int_equal(answer(st, at - 2, "one"), SL_OK);
+    assert_int_equal(answer(st, at, "two"), SL_OK);
+    assert_int_equal(answer(st, at, "again"), SL_OK);      /* it is there */
+    assert_int_equal(answer(st, at - 1, "before"), SL_OK); /* too late for it */
+    expect_answers(st, 2, at - 2, "two");
+    shop_close(st);
+    shop_must_open(st);
+    expect_answers(st, 2, at - 2, "two");
+    for (uint64_t n = stats_of(st).rewrites; stats_of(st).rewrites < n + 2; shop_run(st))
+        do_patch(st, 1);
+    expect_answers(st, 2, at - 2, "two");
+    do_far_restore(st, 0, 8, 100);
+    shop_run(st);
+    for (uint64_t k = 1; k <= 4; k++)
+        assert_int_equal(answer(st, at + k, k < 4 ? "more" : "four"), SL_OK);
+    expect_answers(st, SL_STORE_ANSWERS_MAX, at + 1, "four"); /* no more than these are kept */
+    do_turn(st, 0, false);
+    shop_run(st);
+    assert_int_equal(answer(st, at + 7, "behind a turn"), SL_OK); /* too late as well */
+    shop_close(st);
+    shop_must_open(st);
+    expect_answers(st, SL_STORE_ANSWERS_MAX, at + 1, "four");
+    free_shop(st);
+}
+
 /* --- odds ----------------------------------------------------------------------------------------
  */
 
@@ -313,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_commits_share_a_sync),
         cmocka_unit_test(test_answers_live_a_day),
         cmocka_unit_test(test_answers_survive_rewrites),
+        cmocka_unit_test(test_answers_behind_a_snapshot),
         cmocka_unit_test(test_stutter),
         cmocka_unit_test(test_loads_during_rewrites),
     };
