@@ -68,10 +68,17 @@ static void release_source(struct sl_op *op)
     start_forks(ss);
 }
 
-static bool is_as_it_was(const struct sl_op *op, const struct sl_session *from)
+/* An earlier version only has to be of that life. */
+static enum sl_code check_source(const struct sl_op *op, const struct sl_session *from,
+                                 struct sl_error *err)
 {
-    return from->version == op->from_version &&
-           memcmp(from->incarnation, op->from_incarnation, sizeof from->incarnation) == 0;
+    bool same_life = !memcmp(from->incarnation, op->from_incarnation, sizeof from->incarnation);
+    bool is_last = op->target == SL_STORE_LAST;
+    if (!op->strict || (same_life && (!is_last || from->version == op->from_version)))
+        return SL_OK;
+    return sl_fail_param(err, SL_E_SESSION_BUSY, "session",
+                         "session '%s' is busy: it has changed while its fork waited; try again",
+                         from->id);
 }
 
 static void on_source_ready(void *arg, struct sl_session *from, const struct sl_error *err)
@@ -79,12 +86,8 @@ static void on_source_ready(void *arg, struct sl_session *from, const struct sl_
     struct sl_op *op = arg;
     struct sl_session *s = op->s;
     struct sl_error own;
-    if (!err && op->strict && !is_as_it_was(op, from)) {
-        (void)sl_fail_param(&own, SL_E_SESSION_BUSY, "session",
-                            "session '%s' is busy: it has changed while its fork waited; try again",
-                            from->id);
+    if (!err && check_source(op, from, &own))
         err = &own;
-    }
     if (!err && !copy_rest(s, from)) {
         (void)sl_fail(&own, SL_E_NO_MEMORY, "no memory for a session");
         err = &own;
@@ -168,7 +171,10 @@ static void fork_made(struct sl_op *op)
 static void on_past_place(void *arg, struct sl_session *s, const struct sl_error *err)
 {
     struct sl_op *op = arg;
+    struct sl_error own;
     (void)s;
+    if (!err && check_source(op, op->from, &own))
+        err = &own;
     if (!err) {
         sl_op_begin_past(op);
         return;
@@ -221,7 +227,7 @@ void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const str
     op->for_turn = for_turn && !at->given;
     if (!metadata.s && from->metadata)
         metadata = (struct sl_text){from->metadata, from->n_metadata};
-    op->strict = strict && !at->given;
+    op->strict = strict;
     op->from_version = from->version;
     memcpy(op->from_incarnation, from->incarnation, sizeof op->from_incarnation);
     op->from = from;

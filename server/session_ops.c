@@ -543,7 +543,7 @@ static void evict_leased(struct sl_op *op)
         (void)sl_fail_param(&err, SL_E_SESSION_NOT_FOUND, "session",
                             "there is no session '%s': what made it has failed", s->id);
         sl_op_give_back(op, &err);
-    } else if (ss->store && s->in_memory) {
+    } else if (ss->store) {
         sl_sessions_save(ss, s, on_saved_to_evict, op);
     } else {
         sl_op_give_back(op, NULL);

@@ -232,9 +232,9 @@ SL_NODISCARD enum sl_code sl_session_check_made(const struct sl_session *s, stru
  * and metadata are taken over unless has_ttl / metadata.s say otherwise; version, pending tokens
  * and ring are the same, the incarnation is a new one. id NULL: one is made that begins as the
  * other's, up to "--". What is pending is taken of the quota of tokens again, as an upload's is.
- * for_turn: of one at its last commit; another one is written at once. strict: it is to be at the
- * version that is known now when it is copied; SESSION_BUSY where it has changed. Errors as create,
- * and those of a load. */
+ * for_turn: of one at its last commit; another one is written at once. strict: when it is copied it
+ * is to be the session that is known now, and at this version unless another moment's is copied;
+ * SESSION_BUSY where it has changed. Errors as create, and those of a load. */
 void sl_sessions_fork(struct sl_sessions *ss, struct sl_session *from, const struct sl_moment *at,
                       const char *id, bool has_ttl, int64_t ttl_s, struct sl_text metadata,
                       bool strict, bool for_turn, sl_session_done *cb, void *arg);

@@ -182,6 +182,16 @@ static void durability_drain(void **state)
     node_start(&node);
     assert_int_equal(session_version(client(), "b"), 2);
     same_next("b", "c", " and");
+    /* But not what came before a pause, also of what was put away already. */
+    for (int x = 3; x < 5; x++) {
+        reply_free(expect(patch(client(), "/v1/sessions/new", "{'metadata':{'x':%d}}", x), 200));
+        reply_free(expect(session_post(client(), "new", "/pause"), 200));
+    }
+    node_kill(&node);
+    node_start(&node);
+    r = session_get(client(), "new");
+    assert_int_equal(int_at(r->json, "metadata.x"), 4);
+    reply_free(r);
     node_done(&node);
 }
 
