@@ -203,10 +203,7 @@ struct save {
     uint64_t version, replay_tokens;
     struct sl_stamp stamp; /* with_head: that the version gets */
     bool with_head, only_head;
-    size_t n_left;            /* calls of the store that have not called back, and this one */
-    uint64_t answers_version; /* of the last answer that goes with it */
-    enum sl_code code, answers_code;
-    struct sl_error err;
+    uint64_t answer; /* the version of that which is being put; 0: none yet */
 };
 
 static void start_save(struct sl_sessions *ss, struct sl_session *s);
@@ -259,69 +256,33 @@ static bool is_made(const struct sl_session *s)
     return s->making || s->unwritten;
 }
 
-static void put_ends(struct save *v)
+/* How the save ended: its answers, too, where the snapshot or head got there. */
+static void put_ends(struct save *v, enum sl_code code, const struct sl_error *err)
 {
     struct sl_session *s = v->s;
     struct sl_sessions *ss = v->ss;
     uint64_t version = v->version;
-    enum sl_code code = v->code;
-    if (!code) {
-        s->in_store = true;
-        if (!v->only_head) {
-            s->saved_version = v->version;
-            s->reread_tokens = 0;
-            /* A restore may have come between. */
-            s->replay_tokens -=
-                v->replay_tokens < s->replay_tokens ? v->replay_tokens : s->replay_tokens;
-        }
-        if (v->with_head && !v->only_head)
-            s->stamp = v->stamp;
-        if (v->answers_version > s->answers_saved && !v->answers_code)
-            s->answers_saved = v->answers_version;
-        code = v->answers_code;
-        sl_session_recount(ss, s);
-    } else if (ss->shared && !is_made(s) &&
-               (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
-        /* Another server has gone on with it, or deleted it, or the store came back older: nothing
-         * is to be saved here. */
-        s->stale = s->stale || s->version == v->version;
-        code = SL_OK;
-    } else if (v->with_head) {
-        s->head_dirty = true;
-    }
-    struct sl_error err = v->err;
     sl_free(v);
     ss->n_busy--;
-    save_ends(ss, s, version, code ? &err : NULL);
+    save_ends(ss, s, version, code ? err : NULL);
 }
 
-static void one_less(struct save *v)
-{
-    if (--v->n_left == 0)
-        put_ends(v);
-}
+static void put_answers(struct save *v);
 
-static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
-{
-    struct save *v = arg;
-    v->code = code;
-    if (code)
-        v->err = *err;
-    one_less(v);
-}
-
-/* What is told is why the snapshot could not be written, else the first of these. */
 static void on_answer_put(void *arg, enum sl_code code, const struct sl_error *err)
 {
     struct save *v = arg;
-    if (code && !v->code && !v->answers_code) {
-        v->answers_code = code;
-        v->err = *err;
+    if (code) {
+        put_ends(v, code, err);
+        return;
     }
-    one_less(v);
+    if (v->answer > v->s->answers_saved)
+        v->s->answers_saved = v->answer;
+    put_answers(v);
 }
 
-/* Answers of turns that were not written one by one go behind the snapshot that holds those. */
+/* Answers of turns that were not written one by one go behind the snapshot that holds those, each
+ * when the one before it is there: the store has all up to the last that it has. */
 static void put_answers(struct save *v)
 {
     const struct sl_session *s = v->s;
@@ -336,11 +297,43 @@ static void put_answers(struct save *v)
                                       .version = a->version,
                                       .body = {a->body, a->n_body}};
         memcpy(put.request_hash, a->request_hash, sizeof put.request_hash);
-        v->answers_version = a->version;
-        v->n_left++;
+        v->answer = a->version;
         sl_store_put_answer(v->ss->store, &key, &put, on_answer_put, v);
+        return;
     }
-    one_less(v); /* nothing ends it before all of them were asked for */
+    put_ends(v, SL_OK, NULL);
+}
+
+static void on_put(void *arg, enum sl_code code, const struct sl_error *err)
+{
+    struct save *v = arg;
+    struct sl_session *s = v->s;
+    struct sl_sessions *ss = v->ss;
+    if (!code) {
+        s->in_store = true;
+        if (!v->only_head) {
+            s->saved_version = v->version;
+            s->reread_tokens = 0;
+            /* A restore may have come between. */
+            s->replay_tokens -=
+                v->replay_tokens < s->replay_tokens ? v->replay_tokens : s->replay_tokens;
+        }
+        if (v->with_head && !v->only_head)
+            s->stamp = v->stamp;
+        sl_session_recount(ss, s);
+        put_answers(v);
+        return;
+    }
+    if (ss->shared && !is_made(s) &&
+        (code == SL_E_VERSION_MISMATCH || code == SL_E_SESSION_NOT_FOUND)) {
+        /* Another server has gone on with it, or deleted it, or the store came back older: nothing
+         * is to be saved here. */
+        s->stale = s->stale || s->version == v->version;
+        code = SL_OK;
+    } else if (v->with_head) {
+        s->head_dirty = true;
+    }
+    put_ends(v, code, err);
 }
 
 static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_encoded *e,
@@ -362,10 +355,8 @@ static void on_encoded_to_save(void *arg, struct sl_session *s, const struct sl_
     v->replay_tokens = e->replay_tokens;
     head.stamp = v->stamp = sl_store_stamp(ss->store);
     key.stamp = &e->stamp;
-    v->n_left = 2;
     sl_store_put_snapshot(ss->store, &key, v->version, v->with_head ? &head : NULL, e->data, e->n,
                           on_put, v);
-    put_answers(v);
 }
 
 static void start_save(struct sl_sessions *ss, struct sl_session *s)
@@ -387,9 +378,7 @@ static void start_save(struct sl_sessions *ss, struct sl_session *s)
         struct sl_store_head head = take_head(s);
         v->version = s->version;
         v->with_head = v->only_head = true;
-        v->n_left = 2;
         sl_store_put_head(ss->store, &head, on_put, v);
-        put_answers(v);
         return;
     }
     sl_sessions_encode(ss, s, SL_DTYPE_F32, on_encoded_to_save, v);

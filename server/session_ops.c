@@ -158,6 +158,7 @@ static void on_given_back(void *arg, enum sl_code code, const struct sl_error *e
     sl_sessions_give_back(ss, s);
     sl_op_end(op, s, op->err.code ? &op->err : NULL);
     sl_session_unpin(ss, s);
+    sl_residency_balance(ss); /* its place may be what another one waits for */
 }
 
 void sl_op_give_back(struct sl_op *op, const struct sl_error *err)
@@ -266,6 +267,7 @@ static enum sl_code insert_new(struct sl_op *op, struct sl_error *err)
     s->n_metadata = op->n_metadata;
     op->metadata = NULL;
     s->leased = s->making = true;
+    s->is_bare = op->for_turn;
     s->unwritten = op->for_turn && sl_session_writes_turns(op->ss, s);
     op->s = s;
     return SL_OK;
@@ -493,10 +495,12 @@ void sl_sessions_discard(struct sl_sessions *ss, struct sl_session *s, sl_sessio
     op->s = s;
     op->removes = true;
     op->leased = delete_leased;
-    if (s->fence)
+    if (s->fence && !s->lease_lost) {
         delete_leased(op);
-    else
-        sl_sessions_take(ss, s, NULL, SL_TAKE_REMOVE, on_leased, op);
+        return;
+    }
+    sl_lease_ends(ss, s, true); /* a lost one */
+    sl_sessions_take(ss, s, NULL, SL_TAKE_REMOVE, on_leased, op);
 }
 
 void sl_sessions_forget(struct sl_sessions *ss, struct sl_session *s)

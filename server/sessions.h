@@ -115,7 +115,8 @@ struct sl_session {
     bool going;         /* a delete has the lease */
     bool forgotten;     /* gone as soon as nobody reads it (ephemeral ones only) */
     bool in_store;      /* the store knows it */
-    bool unwritten;     /* made for a turn that writes it: before, the store must not know it */
+    bool is_bare;       /* made for a turn, which it has not had yet: its maker may take it back */
+    bool unwritten;     /* and that turn writes it: before, the store must not know it */
     bool head_dirty;    /* and not yet what is new of its head */
     bool is_unwritable; /* no snapshot can hold what it was at that version: */
     uint64_t unwritable_version;
@@ -224,7 +225,7 @@ void sl_sessions_create(struct sl_sessions *ss, const char *tenant, const char *
                         struct sl_text metadata, bool for_turn, sl_session_done *cb, void *arg);
 
 /* Is there anything of it that may be read or copied? SESSION_BUSY until the prompt with which it
- * is made is written. */
+ * is made is in it. */
 SL_NODISCARD enum sl_code sl_session_check_made(const struct sl_session *s, struct sl_error *err);
 
 /* A new session at the last commit of another one (which may be busy), or as that was at another

@@ -418,6 +418,15 @@ static void delete_session(struct sl_exchange *ex)
     sl_sessions_delete(sl_app_of(ex)->sessions, s, sl_waiting_done, w);
 }
 
+/* If-Match names one version, not several, nor any. */
+static bool names_this_version(const struct sl_exchange *ex, const struct sl_session *s)
+{
+    const char *if_match = sl_exchange_header(ex, "If-Match");
+    char etag[SL_ETAG_SIZE];
+    sl_etag_format(etag, s->incarnation, s->version);
+    return if_match && !strcmp(if_match, etag);
+}
+
 static void post_fork(struct sl_exchange *ex)
 {
     size_t n;
@@ -442,7 +451,7 @@ static void post_fork(struct sl_exchange *ex)
         sl_exchange_fail(ex, &err);
     else
         sl_sessions_fork(app->sessions, from, &q.at, q.id, q.has_ttl, q.ttl_s, q.metadata,
-                         sl_exchange_header(ex, "If-Match") != NULL, false, sl_waiting_done, w);
+                         names_this_version(ex, from), false, sl_waiting_done, w);
     sl_session_request_done(&q);
 }
 

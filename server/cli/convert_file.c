@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "server/cli/ending.h"
 
@@ -139,6 +140,8 @@ static enum sl_code make_like_replaced(struct output *o, struct sl_error *err)
         return sl_io_fail(err, "stat of", o->where, e);
     if (S_ISREG(st.st_mode))
         e = sl_io_make_like(o->io, o->fd, &st);
+    if (e == EPERM && geteuid() != 0 && st.st_uid != geteuid())
+        e = 0; /* of somebody else's: it becomes his who converts, as with any rename */
     return e ? sl_io_fail(err, "giving owner, group and mode of the file that is replaced to",
                           o->where_part, e)
              : SL_OK;

@@ -249,6 +249,14 @@ static void end(struct sl_rd_op *op)
 /* --- sending ------------------------------------------------------------------------------------
  */
 
+static void drop(struct sl_redis *r, const char *why)
+{
+    struct sl_error err;
+    (void)sl_fail(&err, SL_E_STORE_UNAVAILABLE, "redis %s:%u: %s", r->address.host, r->address.port,
+                  why);
+    sl_rd_conn_drop(&r->conn, &err);
+}
+
 static void on_flight(redisAsyncContext *ac, void *reply, void *arg)
 {
     struct sl_rd_flight *f = arg;
@@ -269,13 +277,8 @@ static void on_flight(redisAsyncContext *ac, void *reply, void *arg)
     } else if (op) {
         sl_rd_take(op, seen);
     }
-    if (reply && (!seen || r->leads_astray)) {
-        struct sl_error err;
-        (void)sl_fail(&err, SL_E_STORE_UNAVAILABLE, "redis %s:%u: %s", r->address.host,
-                      r->address.port, seen ? "it is a read-only replica" : "the connection broke");
-        r->leads_astray = false;
-        sl_rd_conn_drop(&r->conn, &err);
-    }
+    if (reply && !seen)
+        drop(r, "the connection broke");
     if (seen)
         sl_rd_pump(r); /* what it finished is told while the reply is there */
 }
@@ -512,9 +515,15 @@ void sl_rd_pump(struct sl_redis *r)
     advance_close(r);
 }
 
+/* The replies that came with the one that says what it is have been read by now. */
 void sl_rd_on_wake(uv_async_t *a)
 {
-    sl_rd_pump(a->data);
+    struct sl_redis *r = a->data;
+    bool astray = r->leads_astray && r->conn.state == SL_RD_UP;
+    r->leads_astray = false;
+    if (astray)
+        drop(r, "it is a read-only replica");
+    sl_rd_pump(r);
 }
 
 void sl_rd_on_up(void *arg)

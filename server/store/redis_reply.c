@@ -183,7 +183,10 @@ static void take_error(struct sl_rd_op *op, const redisReply *r)
     }
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (begins(r, rows[i].word)) {
-            op->r->leads_astray |= i == READONLY;
+            if (i == READONLY) {
+                op->r->leads_astray = true;
+                uv_async_send(&op->r->wake);
+            }
             refused(op, rows[i].code, rows[i].how, rows[i].why, r);
             return;
         }

@@ -442,26 +442,32 @@ static void lengthen_the_log(void)
     sl_free(b.p);
 }
 
-/* The snapshot could be written, the answer behind it not: that is told, and it is tried again. */
+/* The snapshot could be written, the first of two answers behind it not: that is told, and both are
+ * tried again. */
 static void an_answer_that_is_not_stored(void **state)
 {
-    enum { FOR_A_HEAD = 512 }; /* more than that, and less than the answer */
+    enum { FOR_MORE = 4096 }; /* a head and a short answer, and not the long one */
+    static const char *const longer =
+        "{'session':'a','prompt':' a time','max_tokens':60,'ignore_eos':true,'logprobs':5}";
     (void)state;
     struct node lazy = node;
     node_init(&node, "lazy", (const char *const[]){"--durability=drain", NULL});
     node_start(&node);
     create("a");
     lengthen_the_log();
-    struct reply *first = expect(keyed("k", BODY), 200);
-    assert_true(first->n_body > FOR_A_HEAD);
-    node_limit_files(&node, log_bytes() + FOR_A_HEAD);
-    expect_error(session_post(client(), "a", "/pause"), 503, "store_full", NULL);
+    struct reply *first = expect(keyed("k", longer), 200), *second = expect(keyed("l", OTHER), 200);
+    assert_true(first->n_body > FOR_MORE && second->n_body < FOR_MORE / 2);
+    node_limit_files(&node, log_bytes() + FOR_MORE);
+    for (int i = 0; i < 2; i++)
+        expect_error(session_post(client(), "a", "/pause"), 503, "store_full", NULL);
     node_limit_files(&node, 0);
     reply_free(expect(session_post(client(), "a", "/pause"), 200));
     node_kill(&node);
     node_start(&node);
-    again("k", BODY, first, "a");
+    again("k", longer, first, "a");
+    again("l", OTHER, second, "a");
     reply_free(first);
+    reply_free(second);
     node_done(&node);
     node = lazy;
 }

@@ -66,6 +66,35 @@ static void answered(struct raw *r, int status, const char *part)
     raw_close(r);
 }
 
+/* --- the only place ------------------------------------------------------------------------------
+ */
+
+/* A turn's end, or another change's, is all that can give the place to who waits for it. */
+static void the_only_place(const char *durability)
+{
+    up((const char *const[]){"--sessions-in-memory=1", durability, NULL});
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'a'}"), 201));
+    reply_free(expect(post(client(), "/v1/sessions", "{'id':'b'}"), 201));
+    struct call *a = stream_start(
+        client(), "'session':'a','prompt':'go','max_tokens':1000000,'ignore_eos':true");
+    call_until_events(a, 2);
+    struct raw *b =
+        sent("POST", "/v1/generate", "{\"session\":\"b\",\"prompt\":\"x\",\"max_tokens\":2}");
+    reply_free(expect(get(client(), "/v1/models"), 200)); /* it has been read by now */
+    reply_free(expect(post(client(), "/v1/sessions/a/cancel", "{}"), 200));
+    reply_free(call_finish(a));
+    answered(b, 200, NULL);
+    node_stop(&node);
+    node_done(&node);
+}
+
+static void one_place_for_two(void **state)
+{
+    (void)state;
+    the_only_place("--durability=turn");
+    the_only_place("--durability=drain");
+}
+
 /* --- a session that is still being made --------------------------------------------------------*/
 
 /* An upload is under way: nobody gets an empty session for it. */
@@ -113,11 +142,10 @@ static void being_made(void **state)
 
 /* Its prompt is being read, somebody waits for it to be free, and then its maker goes: there is no
  * such session, and the name is free. */
-static void made_by_one_who_goes(void **state)
+static void made_with_a_long_prompt(const char *durability)
 {
     enum { PROMPT = 400 * 1000 };
-    (void)state;
-    up((const char *const[]){NULL});
+    up((const char *const[]){durability, NULL});
     char *body = sl_malloc(PROMPT + 64);
     assert_non_null(body);
     int n = sprintf(body, "{\"id\":\"a\",\"prompt\":\"");
@@ -125,6 +153,8 @@ static void made_by_one_who_goes(void **state)
     strcpy(body + n + PROMPT, "\"}");
     struct raw *make = sent("POST", "/v1/sessions", body);
     until_metric(client(), "slate_requests_running", 1);
+    expect_error(post(client(), "/v1/sessions/a/fork", "{'id':'b'}"), 409, "session_busy",
+                 "session");
     struct raw *pause = sent("POST", "/v1/sessions/a/pause", "");
     raw_close(make);
     answered(pause, 404, "session_not_found");
@@ -133,6 +163,13 @@ static void made_by_one_who_goes(void **state)
     node_kill(&node);
     sl_free(body);
     node_done(&node);
+}
+
+static void made_by_one_who_goes(void **state)
+{
+    (void)state;
+    made_with_a_long_prompt("--durability=turn");
+    made_with_a_long_prompt("--durability=drain");
 }
 
 /* The same while it waits in the line, with an upload over it that comes with the news: that is
@@ -206,9 +243,9 @@ static void a_deletion_fails(void **state)
 /* --- a fork of what gets on while it waits ----------------------------------------------------*/
 
 /* Both places are at work when it comes. With If-Match it is a copy of that version or none. */
-static void a_fork_waits(bool matches, int status, const char *part)
+static void a_fork_waits(const char *if_match, int status, const char *part)
 {
-    char etag[160] = "";
+    char etag[200] = "";
     struct call *turn[2];
     up((const char *const[]){"--sessions-in-memory=2", "--threads=1", NULL});
     for (int i = 0; i < 2; i++) {
@@ -222,8 +259,9 @@ static void a_fork_waits(bool matches, int status, const char *part)
     for (int i = 0; i < 2; i++)
         call_until_events(turn[i], 2);
     struct reply *r = expect(get(client(), "/v1/sessions/a"), 200);
-    if (matches)
-        snprintf(etag, sizeof etag, "If-Match: %s\r\n", reply_header(r, "ETag"));
+    if (if_match)
+        snprintf(etag, sizeof etag, "If-Match: %s%s\r\n", if_match,
+                 *if_match == '*' ? "" : reply_header(r, "ETag"));
     reply_free(r);
     struct raw *fork = raw_open(node.a.server);
     raw_puts(fork, "POST /v1/sessions/a/fork HTTP/1.1\r\nHost: 127.0.0.1\r\n");
@@ -241,8 +279,9 @@ static void a_fork_waits(bool matches, int status, const char *part)
 static void a_fork_of_that_version(void **state)
 {
     (void)state;
-    a_fork_waits(false, 201, "\"version\":1");
-    a_fork_waits(true, 409, "session_busy");
+    a_fork_waits(NULL, 201, "\"version\":1");
+    a_fork_waits("", 409, "session_busy");
+    a_fork_waits("*", 201, "\"version\":1"); /* of whichever */
 }
 
 /* --- a fork of what is being deleted ----------------------------------------------------------*/
@@ -430,6 +469,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_fork_of_that_version),
         TEST(a_fork_beside_a_deletion),
+        TEST(one_place_for_two),
         TEST(being_made),
         TEST(made_by_one_who_goes),
         TEST(replaced_when_its_maker_goes),

@@ -464,6 +464,14 @@ static void test_whose_it_is(void **state)
     conversion_must(in, out, SL_DTYPE_F32, NULL);
     assert_int_equal(stat_of(out).st_uid, SOMEBODY);
     assert_int_equal(stat_of(out).st_gid, SOME_GROUP);
+    /* Who may write there and give nothing away takes it over. */
+    assert_int_equal(chmod(conversion_path("."), 0777), 0);
+    assert_int_equal(seteuid(SOME_GROUP), 0);
+    enum sl_code c = conversion(in, out, SL_DTYPE_BF16, NULL, NULL, &sl_store_io_system, &err);
+    assert_int_equal(seteuid(0), 0);
+    if (c)
+        fail_msg("%s", err.message);
+    assert_int_equal(stat_of(out).st_uid, SOME_GROUP);
 }
 
 int main(void)
