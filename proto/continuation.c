@@ -148,6 +148,122 @@ void sl_continuation_write(struct sl_buf *b, const struct sl_continuation *c)
     sl_out_close(&w, '}');
 }
 
+/* --- long lists --- */
+
+/* The lists of ids that may be millions long: what is pending (a prompt's, after a pause before it
+ * was read) and what a paused turn has generated. One JSON value for each id would be more than a
+ * parse has memory for (json.c), so a list that is written as lists are here is read without, and
+ * is an empty one for the parser. Any other is the parser's. */
+struct long_list {
+    size_t begin, end; /* in the text: behind its '[', and its ']'; 0: it is not such a list */
+    const uint32_t *ids;
+    size_t n;
+};
+enum { PENDING, GENERATED, LONG_LISTS };
+
+/* Ids from s[from] on, up to a ']' at *ret_end. NULL: they are only counted. */
+static bool scan_ids(const char *s, size_t n, size_t from, uint64_t above, uint32_t *ids,
+                     size_t *ret_n, size_t *ret_end)
+{
+    size_t i = from, count = 0;
+    for (char after = ','; after == ','; count++) {
+        uint64_t id = 0;
+        size_t first = i;
+        for (; i < n && i - first < 10 && s[i] >= '0' && s[i] <= '9'; i++)
+            id = id * 10 + (uint64_t)(s[i] - '0');
+        if (i == first || (s[first] == '0' && i - first > 1) || id >= above || i == n)
+            return false;
+        if (ids)
+            ids[count] = (uint32_t)id;
+        after = s[i++];
+        if (after != ',' && after != ']')
+            return false;
+    }
+    *ret_n = count;
+    *ret_end = i - 1;
+    return true;
+}
+
+static bool is_key(const char *s, size_t n, const char *key)
+{
+    return n == strlen(key) && memcmp(s, key, n) == 0;
+}
+
+/* Finds them by brackets and strings alone: in a text that is no JSON the parser still meets what
+ * is wrong, for only whole lists are taken out. So it does a key that comes twice. */
+static void find_lists(const char *s, size_t n, uint64_t above, struct long_list lists[LONG_LISTS])
+{
+    size_t depth = 0;
+    bool in_paused = false;
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '{' || s[i] == '[')
+            depth++;
+        else if (s[i] == '}' || s[i] == ']')
+            depth--;
+        if (s[i] != '"')
+            continue;
+        size_t from = ++i;
+        while (i < n && s[i] != '"')
+            i += s[i] == '\\' ? 2 : 1;
+        if (i >= n || n - i < 3 || s[i + 1] != ':')
+            continue;
+        if (depth == 1)
+            in_paused = is_key(s + from, i - from, "paused");
+        struct long_list *l = depth == 1 && is_key(s + from, i - from, "pending") ? &lists[PENDING]
+                              : depth == 2 && in_paused && is_key(s + from, i - from, "generated")
+                                  ? &lists[GENERATED]
+                                  : NULL;
+        if (!l || l->end || s[i + 2] != '[' || !scan_ids(s, n, i + 3, above, NULL, &l->n, &l->end))
+            continue;
+        l->begin = i + 3;
+        i = l->end;
+    }
+}
+
+/* Reads them, and leaves the text without. False: no memory. */
+static bool take_lists(const char *s, size_t n, uint64_t above, struct sl_pool *pool,
+                       struct long_list lists[LONG_LISTS], char *ret_rest, size_t *ret_n)
+{
+    bool in_order = lists[PENDING].begin < lists[GENERATED].begin;
+    size_t at = 0, len = 0;
+    for (size_t i = 0; i < LONG_LISTS; i++) {
+        struct long_list *l = &lists[in_order ? i : LONG_LISTS - 1 - i];
+        if (!l->end)
+            continue;
+        uint32_t *ids = sl_pool_alloc(pool, l->n, sizeof *ids);
+        if (!ids)
+            return false;
+        (void)scan_ids(s, n, l->begin, above, ids, &l->n, &l->end);
+        l->ids = ids;
+        memcpy(ret_rest + len, s + at, l->begin - at);
+        len += l->begin - at;
+        at = l->end;
+    }
+    memcpy(ret_rest + len, s + at, n - at);
+    *ret_n = len + n - at;
+    return true;
+}
+
+/* The object, and the lists that are not in it. */
+static enum sl_code parse_text(json_t **ret, const char *text, size_t n,
+                               const struct sl_limits *limits, struct sl_pool *pool,
+                               struct long_list lists[LONG_LISTS], struct sl_error *err)
+{
+    uint64_t above = limits->vocab_size ? limits->vocab_size : UINT32_MAX + UINT64_C(1);
+    size_t n_rest = n;
+    find_lists(text, n, above, lists);
+    for (size_t i = 0; i < LONG_LISTS; i++)
+        n_rest -= lists[i].end - lists[i].begin;
+    if (n_rest == n)
+        return sl_json_parse(ret, text, n, false, err);
+    char *rest = sl_malloc(n_rest);
+    enum sl_code c = SL_E_NO_MEMORY;
+    if (rest && take_lists(text, n, above, pool, lists, rest, &n_rest))
+        c = sl_json_parse(ret, rest, n_rest, false, err);
+    sl_free(rest);
+    return c;
+}
+
 /* --- reading --- */
 
 static enum sl_code absent(const struct sl_decode *d, const char *key)
@@ -161,6 +277,17 @@ static enum sl_code read_ids(const struct sl_decode *d, const char *key, size_t 
 {
     const json_t *v = sl_json_member(d->o, key);
     return v ? sl_decode_tokens(d, v, key, max, SL_E_INVALID_VALUE, ret, ret_n) : SL_OK;
+}
+
+/* Ids under `key`: those that were taken out of the text, or what the parser has. */
+static enum sl_code read_long(const struct sl_decode *d, const char *key,
+                              const struct long_list *taken, const uint32_t **ret, size_t *ret_n)
+{
+    if (!taken->ids)
+        return read_ids(d, key, SIZE_MAX, ret, ret_n);
+    *ret = taken->ids;
+    *ret_n = taken->n;
+    return SL_OK;
 }
 
 static enum sl_code read_ring(const struct sl_decode *d, struct sl_penalty_ring *ret)
@@ -323,8 +450,8 @@ static enum sl_code read_counts(const struct sl_decode *d, size_t n_pending,
     return c;
 }
 
-static enum sl_code read_paused(const struct sl_decode *d, size_t n_pending,
-                                struct sl_paused_turn *p)
+static enum sl_code read_paused(const struct sl_decode *d, const struct long_list *generated,
+                                size_t n_pending, struct sl_paused_turn *p)
 {
     p->sampling = (struct sl_sampling)SL_SAMPLING_DEFAULT;
     enum sl_code c = sl_json_rows(d->o, sl_sampling_rows, SL_SAMPLING_ROWS, &p->sampling, d->err);
@@ -343,7 +470,7 @@ static enum sl_code read_paused(const struct sl_decode *d, size_t n_pending,
     if (c == SL_OK)
         c = read_bool(d, "ignore_eos", &p->ignore_eos);
     if (c == SL_OK)
-        c = read_ids(d, "generated", SIZE_MAX, &p->generated, &p->n_generated);
+        c = read_long(d, "generated", generated, &p->generated, &p->n_generated);
     if (c == SL_OK)
         c = read_ring(d, &p->ring);
     if (c == SL_OK)
@@ -351,76 +478,12 @@ static enum sl_code read_paused(const struct sl_decode *d, size_t n_pending,
     return c;
 }
 
-/* Pending ids may be millions: a prompt's, after a pause before it was read. One JSON value for
- * each would be more than a parse has memory for (json.c), so those of a text that begins as texts
- * written here do are read without. Does it? *ret_n ids, and where what follows their bracket is;
- * ids NULL: they are only counted. */
-static bool scan_pending(const char *s, size_t n, const struct sl_limits *limits, uint32_t *ids,
-                         size_t *ret_n, size_t *ret_end)
+static enum sl_code read_all(const struct sl_decode *d, const struct long_list lists[LONG_LISTS],
+                             struct sl_continuation *r)
 {
-    static const char head[] = "{\"pending\":[";
-    uint64_t above = limits->vocab_size ? limits->vocab_size : UINT32_MAX + UINT64_C(1);
-    size_t i = sizeof head - 1, count = 0;
-    if (n <= i || memcmp(s, head, i) != 0)
-        return false;
-    for (char after = ','; after == ','; count++) {
-        uint64_t id = 0;
-        size_t first = i;
-        for (; i < n && i - first < 10 && s[i] >= '0' && s[i] <= '9'; i++)
-            id = id * 10 + (uint64_t)(s[i] - '0');
-        if (i == first || (s[first] == '0' && i - first > 1) || id >= above || i == n)
-            return false;
-        if (ids)
-            ids[count] = (uint32_t)id;
-        after = s[i++];
-        if (after != ',' && after != ']')
-            return false;
-    }
-    *ret_n = count;
-    *ret_end = i;
-    return i < n && (s[i] == '}' || (s[i] == ',' && i + 1 < n && s[i + 1] == '"'));
-}
-
-/* The object; without its pending ids where they are in r already. */
-static enum sl_code parse_text(json_t **ret, const char *text, size_t n,
-                               const struct sl_limits *limits, struct sl_continuation *r,
-                               struct sl_error *err)
-{
-    size_t n_ids, end;
-    if (!scan_pending(text, n, limits, NULL, &n_ids, &end))
-        return sl_json_parse(ret, text, n, false, err);
-    uint32_t *ids = sl_pool_alloc(&r->pool, n_ids, sizeof *ids);
-    size_t from = end + (text[end] == ','), n_rest = 1 + n - from;
-    char *rest = sl_malloc(n_rest);
-    json_t *doc = NULL;
-    enum sl_code c = SL_E_NO_MEMORY;
-    if (!ids || !rest)
-        goto out;
-    (void)scan_pending(text, n, limits, ids, &n_ids, &end);
-    rest[0] = '{';
-    memcpy(rest + 1, text + from, n_rest - 1);
-    c = sl_json_parse(&doc, rest, n_rest, false, err);
-    if (c == SL_OK && json_object_get(doc, "pending")) { /* a second time: the parser says so */
-        json_decref(doc);
-        c = sl_json_parse(&doc, text, n, false, err);
-    }
-    if (c == SL_OK) {
-        r->pending = ids;
-        r->n_pending = n_ids;
-        *ret = doc;
-    }
-out:
-    sl_free(rest);
-    return c;
-}
-
-static enum sl_code read_all(const struct sl_decode *d, struct sl_continuation *r)
-{
-    enum sl_code c = SL_OK;
-    if (!r->n_pending && !sl_json_member(d->o, "pending"))
+    if (!sl_json_member(d->o, "pending"))
         return absent(d, "pending");
-    if (!r->n_pending)
-        c = read_ids(d, "pending", SIZE_MAX, &r->pending, &r->n_pending);
+    enum sl_code c = read_long(d, "pending", &lists[PENDING], &r->pending, &r->n_pending);
     if (c == SL_OK && r->n_pending == 0)
         c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "pending",
                           "pending must hold at least one token id");
@@ -443,7 +506,7 @@ static enum sl_code read_all(const struct sl_decode *d, struct sl_continuation *
         return sl_decode_no_memory(d);
     struct sl_decode inner = {v, d->limits, d->pool, d->err};
     r->paused = p;
-    return read_paused(&inner, r->n_pending, p);
+    return read_paused(&inner, &lists[GENERATED], r->n_pending, p);
 }
 
 enum sl_code sl_continuation_read(struct sl_continuation *ret, const char *text, size_t n,
@@ -452,11 +515,12 @@ enum sl_code sl_continuation_read(struct sl_continuation *ret, const char *text,
     struct sl_continuation r = {.n_pending = 0};
     struct sl_limits limits = {.vocab_size = vocab_size};
     struct sl_error e = {0};
+    struct long_list lists[LONG_LISTS] = {{.n = 0}};
     json_t *doc = NULL;
-    enum sl_code c = parse_text(&doc, text, n, &limits, &r, &e);
+    enum sl_code c = parse_text(&doc, text, n, &limits, &r.pool, lists, &e);
     if (c == SL_OK) {
         struct sl_decode d = {doc, &limits, &r.pool, &e};
-        c = read_all(&d, &r);
+        c = read_all(&d, lists, &r);
     }
     json_decref(doc);
     if (c == SL_OK) {

@@ -21,7 +21,7 @@ enum { VOCAB = 65536 };
 static char *text_of(const struct sl_continuation *c, size_t *ret_n)
 {
     struct sl_buf b;
-    sl_buf_init(&b, 64u << 20);
+    sl_buf_init(&b, 128u << 20);
     sl_continuation_write(&b, c);
     assert_int_equal(sl_buf_code(&b, NULL), SL_OK);
     return sl_buf_take(&b, ret_n);
@@ -354,7 +354,8 @@ static void test_lists_are_bounded(void **arg)
     }
 }
 
-/* A prompt of 8 MiB may be as many tokens, all of them pending after a pause. */
+/* A prompt of 8 MiB may be as many tokens, all of them pending after a pause; and a turn may have
+ * generated as many before one. */
 static void test_long(void **arg)
 {
     (void)arg;
@@ -366,21 +367,51 @@ static void test_long(void **arg)
     for (size_t k = 0; k < 3; k++) {
         for (uint32_t i = 0; i < MANY; i++)
             ids[i] = (i * 2654435761u >> 8) % vocab[k];
-        struct sl_continuation c = {.pending = ids, .n_pending = MANY, .paused = &p}, got;
-        read_back(&got, &c);
-        assert_same(&c, &got);
-        sl_continuation_done(&got);
+        for (size_t i = 1; i < 4; i++) { /* the one, the other, both */
+            struct sl_continuation c = {.pending = ids, .paused = &p}, got;
+            c.n_pending = i & 1 ? MANY : 5;
+            p.generated = ids;
+            p.n_generated = i & 2 ? MANY : 5;
+            read_back(&got, &c);
+            assert_same(&c, &got);
+            sl_continuation_done(&got);
+        }
     }
     sl_free(ids);
+}
+
+struct list_case {
+    const char *text, *message; /* NULL: 1, 2 */
+};
+
+/* Where in the continuation the ids are. */
+static void expect_lists(const struct list_case *cases, size_t n, bool generated)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct sl_continuation c;
+        struct sl_error err = {0};
+        enum sl_code code =
+            sl_continuation_read(&c, cases[i].text, strlen(cases[i].text), 100, &err);
+        if (code != (cases[i].message ? SL_E_SNAPSHOT_CORRUPT : SL_OK))
+            fail_msg("%s gave %s: %s", cases[i].text, sl_code_name(code), code ? err.message : "");
+        if (code) {
+            if (!strstr(err.message, cases[i].message))
+                fail_msg("%s gave %s", cases[i].text, err.message);
+            continue;
+        }
+        if (generated)
+            assert_ids(c.paused->generated, c.paused->n_generated, (const uint32_t[]){1, 2}, 2);
+        else
+            assert_ids(c.pending, c.n_pending, (const uint32_t[]){1, 2}, 2);
+        sl_continuation_done(&c);
+    }
 }
 
 /* Pending ids as nobody writes them: refused, or read, as any other JSON is. */
 static void test_pending(void **arg)
 {
     (void)arg;
-    static const struct {
-        const char *text, *message; /* NULL: 1, 2 */
-    } cases[] = {
+    static const struct list_case cases[] = {
         {"{\"pending\":[1,2]}", NULL},
         {"{ \"pending\":[1,2]}", NULL},
         {"{\"pending\":[1, 2]}", NULL},
@@ -404,20 +435,48 @@ static void test_pending(void **arg)
         {"{\"pending\":[1,-2]}", "pending[1]"},
         {"{\"pending\":[]}", "at least one"},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct sl_continuation c;
-        struct sl_error err = {0};
-        enum sl_code code =
-            sl_continuation_read(&c, cases[i].text, strlen(cases[i].text), 100, &err);
-        if (code != (cases[i].message ? SL_E_SNAPSHOT_CORRUPT : SL_OK))
-            fail_msg("%s gave %s", cases[i].text, sl_code_name(code));
-        if (code) {
-            assert_non_null(strstr(err.message, cases[i].message));
-            continue;
-        }
-        assert_ids(c.pending, c.n_pending, (const uint32_t[]){1, 2}, 2);
-        sl_continuation_done(&c);
-    }
+    expect_lists(cases, sizeof cases / sizeof *cases, false);
+}
+
+#define PAUSED(rest) "{\"pending\":[1],\"paused\":{\"seed\":1,\"draws\":0,\"max_tokens\":9," rest
+
+/* Likewise what a paused turn has generated; and what only looks like it. */
+static void test_generated(void **arg)
+{
+    (void)arg;
+    static const struct list_case cases[] = {
+        {PAUSED("\"generated\":[1,2]}}"), NULL},
+        {PAUSED("\"generated\": [1,2]}}"), NULL},
+        {PAUSED("\"generated\" :[1,2]}}"), NULL},
+        {PAUSED("\"generated\":[1 ,2]}}"), NULL},
+        {PAUSED("\"generated\":[1,2.0]}}"), NULL},
+        {PAUSED("\"gener\\u0061ted\":[1,2]}}"), NULL},
+        {PAUSED("\"stop\":[\"\\\"generated\\\":[3]\"],\"generated\":[1,2]}}"), NULL},
+        {PAUSED("\"stop\":[\"\\\\\"],\"generated\":[1,2],\"later\":{\"generated\":[3]}}}"), NULL},
+        {PAUSED("\"later\":{\"generated\":[3]},\"generated\":[1,2]}}"), NULL},
+        {PAUSED("\"later\":[{\"generated\":[3]}],\"generated\":[1,2]},\"generated\":[3]}"), NULL},
+        {PAUSED("\"pending\":[100],\"generated\":[1,2]},\"later\":{\"generated\":[3]}}"), NULL},
+        {"{\"paused\":{\"generated\":[1,2],\"seed\":1,\"draws\":0,\"max_tokens\":9},"
+         "\"pending\":[7]}",
+         NULL},
+        {PAUSED("\"generated\":[1,2],}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2]]}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2,]}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,02]}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2]"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2],\"generated\":[1,2]}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2],\"gener\\u0061ted\":[]}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2]},\"paused\":{}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,2]}}}"), "not the text of a JSON object"},
+        {PAUSED("\"generated\":[1,100]}}"), "generated[1]"},
+        {PAUSED("\"generated\":[1,4294967298]}}"), "generated[1]"},
+        {PAUSED("\"generated\":[1,-2]}}"), "generated[1]"},
+        {PAUSED("\"generated\":{\"1\":2}}}"), "generated must be an array"},
+        {"{\"pending\":[1],\"paused\":[\"generated\":[1,2]]}", "not the text of a JSON object"},
+        {"[\"pending\":[1]]", "not the text of a JSON object"},
+    };
+    expect_lists(cases, sizeof cases / sizeof *cases, true);
 }
 
 /* Unknown fields are for later versions; numbers may be numbers. */
@@ -498,8 +557,8 @@ int main(void)
         cmocka_unit_test(test_numbers),    cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_lists_are_bounded),
         cmocka_unit_test(test_long),       cmocka_unit_test(test_pending),
-        cmocka_unit_test(test_tolerant),   cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_generated),  cmocka_unit_test(test_tolerant),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
