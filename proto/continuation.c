@@ -436,6 +436,9 @@ static enum sl_code read_counts(const struct sl_decode *d, size_t n_pending,
         c = read_int(d, "held", INT64_MAX, &held);
     if (c == SL_OK)
         c = read_int(d, "logprobs", SL_TOP_LOGPROBS_MAX, &logprobs);
+    if (c == SL_OK && held > SL_HELD_MAX)
+        c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "held", "held must be at most %d, got %zu",
+                          SL_HELD_MAX, (size_t)held);
     if (c == SL_OK && (size_t)held >= n_pending)
         c = sl_fail_param(d->err, SL_E_INVALID_VALUE, "held",
                           "held must be less than the number of pending tokens (%zu), got %zu",

@@ -31,6 +31,11 @@
 
 #include "proto/request.h"
 
+/* Tokens that a pause holds: as many as a record of the store can say that a turn drops
+ * (store/record.h), so that a paused turn that is read can be gone on from. A stop candidate has
+ * seldom more than a few; tokens without a text (end tokens under ignore_eos) keep one open. */
+enum { SL_HELD_MAX = 0xFFFFFF };
+
 struct sl_paused_turn {
     struct sl_sampling sampling; /* with its seed */
     uint64_t draws;
@@ -44,7 +49,7 @@ struct sl_paused_turn {
     int logprobs;
     const uint32_t *generated; /* released ones, in order; empty where no penalty is on */
     size_t n_generated;
-    size_t n_held;
+    size_t n_held;               /* ≤ SL_HELD_MAX */
     struct sl_penalty_ring ring; /* as it was before the turn */
     unsigned char utf8_tail[4];  /* bytes of released tokens that no text has shown yet */
     size_t n_utf8_tail;

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "proto/continuation.h"
+
 static const unsigned char file_magic[8] = {'S', 'L', 'A', 'T', 'E', 'L', 'O', 'G'};
 static const unsigned char record_magic[4] = {'S', 'L', 'R', 'C'};
 
@@ -338,7 +340,7 @@ static uint64_t turn_end(uint64_t n_tokens, uint64_t continuation_n)
 size_t sl_turn_payload_size(const struct sl_store_turn *t)
 {
     if (t->n_tokens > SL_RECORD_PAYLOAD_MAX / 16 || t->continuation.n > SL_RECORD_PAYLOAD_MAX / 4 ||
-        t->n_drop > UINT16_MAX || t->n_generated > t->n_tokens)
+        t->n_drop > SL_HELD_MAX || t->n_generated > t->n_tokens)
         return SIZE_MAX;
     size_t n = (size_t)turn_end(t->n_tokens, t->continuation.n);
     if (!t->answer)
@@ -357,6 +359,7 @@ void sl_turn_payload_write(unsigned char *dst, const struct sl_store_turn *t)
     set_u32(p + 16, (uint32_t)t->n_tokens);
     set_u32(p + 20, (uint32_t)t->continuation.n);
     p[24] = t->answer != NULL;
+    p[25] = (unsigned char)(t->n_drop >> 16);
     p[26] = (unsigned char)t->n_drop;
     p[27] = (unsigned char)(t->n_drop >> 8);
     set_u32(p + 28, (uint32_t)t->n_generated);
@@ -405,7 +408,7 @@ void sl_turn_decode(struct sl_store_turn *ret, unsigned char *p, uint64_t versio
         .version = version,
         .tokens_seen = get_u64(p),
         .used_at = (int64_t)get_u64(p + 8),
-        .n_drop = get_u16(p + 26),
+        .n_drop = get_u16(p + 26) | (size_t)p[25] << 16,
         .n_generated = get_u32(p + 28),
         .tokens = (const uint32_t *)(const void *)tokens,
         .n_tokens = n,

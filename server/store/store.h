@@ -85,7 +85,8 @@ struct sl_store_turn {
     uint64_t tokens_seen;
     int64_t used_at;
     size_t n_drop; /* the last so many tokens of the conversation before (pending ones) go first:
-                      what a paused turn held, and this one chose again or had nothing to do with */
+                      what a paused turn held, and this one chose again or had nothing to do with;
+                      at most SL_HELD_MAX (proto/continuation.h) */
     const uint32_t *tokens; /* new ones of the conversation: the prompt's, then generated ones */
     size_t n_tokens;
     size_t n_generated;          /* the last so many of `tokens` */

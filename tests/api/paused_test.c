@@ -17,6 +17,8 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "proto/buf.h"
+#include "tests/support/edited.h"
 #include "tests/support/pictures.h"
 #include "tests/support/redis.h"
 
@@ -314,11 +316,64 @@ static void unread(void **state)
     node_done(&node);
 }
 
+/* --- edited ones ------------------------------------------------------------------------------ */
+
+static void edit(struct bytes *b, const char *key, const char *value)
+{
+    struct bytes was = *b;
+    *b = with_metadata(&was, key, value);
+    sl_free(was.p);
+}
+
+/* A new session of a snapshot of "base" whose paused turn has so many tokens pending and held. */
+static void put_held(const char *id, size_t n_pending, size_t n_held)
+{
+    struct bytes base = snapshot_get(client(), "base", "");
+    struct sl_buf text, seen;
+    sl_buf_init(&text, 16 << 20);
+    sl_buf_init(&seen, 32);
+    for (size_t i = 0; i < n_pending; i++)
+        sl_buf_puts(&text, i ? ",81" : "{\"pending\":[81");
+    sl_buf_printf(&text, "],\"paused\":{\"seed\":1,\"draws\":0,\"max_tokens\":%zu,\"held\":%zu}}%c",
+                  n_held + 1, n_held, '\0');
+    sl_buf_printf(&seen, "%zu%c", n_pending, '\0');
+    edit(&base, "transcript", NULL);
+    edit(&base, "continuation", text.data);
+    edit(&base, "session.tokens_seen", seen.data);
+    reply_free(expect(snapshot_put(client(), id, base.p, base.n, NULL), 201));
+    sl_buf_done(&text);
+    sl_buf_done(&seen);
+    sl_free(base.p);
+}
+
+/* More than stop strings can hold, as tokens without a text can: the session goes on, also when it
+ * is read from the store. */
+static void many_held(void **state)
+{
+    (void)state;
+    up(NULL);
+    new_named("base");
+    reads("base", "Once");
+    put_held("many", 70010, 70000);
+    put_held("few", 10, 0);
+    reads("many", "x");
+    reads("few", "x");
+    assert_int_equal(seen("many"), 11);
+    are_same("many", "few");
+    node_kill(&node);
+    node_start(&node);
+    reads("many", "y");
+    reads("few", "y");
+    assert_int_equal(seen("many"), 12);
+    are_same("many", "few");
+    node_done(&node);
+}
+
 #define TEST(f) cmocka_unit_test_teardown(f, clean)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(in_memory), TEST(in_a_folder), TEST(in_redis),
-                                       TEST(unread)};
+                                       TEST(unread), TEST(many_held)};
     return cmocka_run_group_tests_name("paused", tests, NULL, NULL);
 }

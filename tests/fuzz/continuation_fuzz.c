@@ -31,7 +31,7 @@ static void check_sampling(const struct sl_sampling *s)
 static void check_paused(const struct sl_paused_turn *p, size_t n_pending)
 {
     check_sampling(&p->sampling);
-    MUST(p->n_held < n_pending && p->n_held <= p->max_tokens);
+    MUST(p->n_held < n_pending && p->n_held <= p->max_tokens && p->n_held <= SL_HELD_MAX);
     MUST(p->n_stops <= SL_STOPS_MAX && p->n_stop_tokens <= SL_STOP_TOKENS_MAX);
     for (size_t i = 0; i < p->n_stops; i++)
         MUST(p->stops[i].n >= 1 && p->stops[i].n <= SL_STOP_BYTES_MAX && p->stops[i].bytes);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "proto/continuation.h"
 
 /* --- contents, from seeds ------------------------------------------------------------------------
  */
@@ -45,7 +46,7 @@ void shop_turn(struct turn_content *c, const struct model_turn *t, int64_t at)
     c->turn = (struct sl_store_turn){.version = t->version,
                                      .tokens_seen = t->tokens_seen,
                                      .used_at = at + (int64_t)t->version,
-                                     .n_drop = (size_t)(t->seed >> 8) & UINT16_MAX,
+                                     .n_drop = (size_t)(t->seed >> 8) & SL_HELD_MAX,
                                      .tokens = c->tokens,
                                      .n_tokens = n,
                                      .n_generated = (size_t)(t->seed % (n + 1)),

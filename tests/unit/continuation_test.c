@@ -479,6 +479,29 @@ static void test_generated(void **arg)
     expect_lists(cases, sizeof cases / sizeof *cases, true);
 }
 
+/* What the store has no room for. */
+static void test_held(void **arg)
+{
+    (void)arg;
+    enum { MANY = SL_HELD_MAX + 2 };
+    uint32_t *ids = sl_calloc(MANY, sizeof *ids);
+    assert_non_null(ids);
+    for (size_t more = 0; more < 2; more++) {
+        struct sl_paused_turn p = {.sampling = SL_SAMPLING_DEFAULT, .logprobs = -1};
+        struct sl_continuation c = {.pending = ids, .n_pending = MANY, .paused = &p};
+        struct sl_error err = {0};
+        size_t n;
+        p.n_held = p.max_tokens = SL_HELD_MAX + more;
+        char *text = text_of(&c, &n);
+        enum sl_code code = decode(text, n, &err);
+        assert_int_equal(code, more ? SL_E_SNAPSHOT_CORRUPT : SL_OK);
+        if (more)
+            assert_non_null(strstr(err.message, "held must be at most 16777215, got 16777216"));
+        sl_free(text);
+    }
+    sl_free(ids);
+}
+
 /* Unknown fields are for later versions; numbers may be numbers. */
 static void test_tolerant(void **arg)
 {
@@ -557,8 +580,9 @@ int main(void)
         cmocka_unit_test(test_numbers),    cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_lists_are_bounded),
         cmocka_unit_test(test_long),       cmocka_unit_test(test_pending),
-        cmocka_unit_test(test_generated),  cmocka_unit_test(test_tolerant),
-        cmocka_unit_test(test_memory),     cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_generated),  cmocka_unit_test(test_held),
+        cmocka_unit_test(test_tolerant),   cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_damaged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
