@@ -409,6 +409,16 @@ static enum sl_code ask_answer(struct sl_run *r, struct sl_buf *b, struct sl_ans
     return c;
 }
 
+/* Of the session before the turn, without what a pause held. What is pending was seen: a snapshot
+ * from outside may say less, or nothing. */
+static uint64_t seen_before(const struct sl_run *r)
+{
+    const struct sl_session *s = r->session;
+    uint64_t seen = s->tokens_seen > s->n_pending ? s->tokens_seen : s->n_pending;
+    assert(r->n_drop <= seen);
+    return seen - r->n_drop;
+}
+
 /* The turn becomes part of the session; on_committed() follows. */
 static void commit(struct sl_run *r, const struct sl_turn_result *t)
 {
@@ -429,7 +439,7 @@ static void commit(struct sl_run *r, const struct sl_turn_result *t)
         r->live = s->state;
     }
     struct sl_commit k = {.state = r->live,
-                          .tokens_seen = s->tokens_seen - r->n_drop + n_prompt + t->n_tokens,
+                          .tokens_seen = seen_before(r) + n_prompt + t->n_tokens,
                           .pending = sl_turn_pending(r->turn),
                           .n_pending = t->n_pending,
                           .ring = &ring,

@@ -325,8 +325,9 @@ static void edit(struct bytes *b, const char *key, const char *value)
     sl_free(was.p);
 }
 
-/* A new session of a snapshot of "base" whose paused turn has so many tokens pending and held. */
-static void put_held(const char *id, size_t n_pending, size_t n_held)
+/* A new session of a snapshot of "base" whose paused turn has so many tokens pending and held; it
+ * tells how many it has seen, or not. */
+static void put_held(const char *id, size_t n_pending, size_t n_held, bool tells)
 {
     struct bytes base = snapshot_get(client(), "base", "");
     struct sl_buf text, seen;
@@ -339,7 +340,7 @@ static void put_held(const char *id, size_t n_pending, size_t n_held)
     sl_buf_printf(&seen, "%zu%c", n_pending, '\0');
     edit(&base, "transcript", NULL);
     edit(&base, "continuation", text.data);
-    edit(&base, "session.tokens_seen", seen.data);
+    edit(&base, "session.tokens_seen", tells ? seen.data : NULL);
     reply_free(expect(snapshot_put(client(), id, base.p, base.n, NULL), 201));
     sl_buf_done(&text);
     sl_buf_done(&seen);
@@ -354,8 +355,8 @@ static void many_held(void **state)
     up(NULL);
     new_named("base");
     reads("base", "Once");
-    put_held("many", 70010, 70000);
-    put_held("few", 10, 0);
+    put_held("many", 70010, 70000, true);
+    put_held("few", 10, 0, true);
     reads("many", "x");
     reads("few", "x");
     assert_int_equal(seen("many"), 11);
@@ -369,11 +370,37 @@ static void many_held(void **state)
     node_done(&node);
 }
 
+/* A snapshot need not tell how many tokens its session has seen: those that it has pending, then.
+ */
+static void untold(void **state)
+{
+    (void)state;
+    up(NULL);
+    new_named("base");
+    reads("base", "Once");
+    put_held("told", 6, 5, true);
+    put_held("untold", 6, 5, false);
+    put_held("resumed", 6, 5, false);
+    reads("told", "x");
+    reads("untold", "x");
+    assert_int_equal(seen("untold"), 2);
+    reply_free(expect(post(client(), "/v1/generate", "{'session':'resumed','resume':true}"), 200));
+    assert_int_equal(seen("resumed"), 7);
+    are_same("told", "untold");
+    reply_free(expect(session_post(client(), "untold", "/pause"), 200));
+    node_kill(&node);
+    node_start(&node);
+    reads("told", "y");
+    reads("untold", "y");
+    are_same("told", "untold");
+    node_done(&node);
+}
+
 #define TEST(f) cmocka_unit_test_teardown(f, clean)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(in_memory), TEST(in_a_folder), TEST(in_redis),
-                                       TEST(unread), TEST(many_held)};
+                                       TEST(unread),    TEST(many_held),   TEST(untold)};
     return cmocka_run_group_tests_name("paused", tests, NULL, NULL);
 }
