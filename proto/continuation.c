@@ -107,6 +107,10 @@ static void write_paused(struct sl_json_out *w, const struct sl_paused_turn *p)
     write_u64(w, "draws", p->draws);
     sl_out_key(w, "max_tokens");
     sl_out_uint(w, p->max_tokens);
+    if (p->fewer_will_do) {
+        sl_out_key(w, "fewer_will_do");
+        sl_out_bool(w, true);
+    }
     write_stops(w, p->stops, p->n_stops);
     write_some_ids(w, "stop_tokens", p->stop_tokens, p->n_stop_tokens);
     sl_out_key(w, "ignore_eos");
@@ -466,6 +470,8 @@ static enum sl_code read_paused(const struct sl_decode *d, const struct long_lis
         c = read_u64(d, "draws", &p->draws);
     if (c == SL_OK)
         c = read_counts(d, n_pending, p);
+    if (c == SL_OK)
+        c = read_bool(d, "fewer_will_do", &p->fewer_will_do);
     if (c == SL_OK)
         c = read_stops(d, p);
     if (c == SL_OK)

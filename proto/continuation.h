@@ -17,15 +17,15 @@
  *     {"pending":[ids],"ring":[ids],"model":"32 hex digits","paused":{
  *       "temperature": … "penalty_last_n": …, "logit_bias":[[id,bias]],   as in a request
  *       "seed":"18446744073709551615","draws":"12",                       64 bits: decimal strings
- *       "max_tokens":100,"stop":["\n\n",{"hex":"ff0a"}],"stop_tokens":[ids],"ignore_eos":false,
- *       "logprobs":5,"generated":[ids],"held":2,"ring":[ids],"utf8_tail":"e282",
+ *       "max_tokens":100,"fewer_will_do":true,"stop":["\n\n",{"hex":"ff0a"}],"stop_tokens":[ids],
+ *       "ignore_eos":false,"logprobs":5,"generated":[ids],"held":2,"ring":[ids],"utf8_tail":"e282",
  *       "chat_template":"rwkv","reply_started":true}}
  *
  * A stop is a string, or where its bytes are not UTF-8 their hex digits, as utf8_tail always is.
  * Floats are written with nine digits, which give the same float back. Empty lists, a logprobs of
- * -1 and a NULL template are not written. A reader also takes integers for seed and draws, and the
- * defaults of a request for settings that are absent; pending, seed, draws and max_tokens may not
- * be. */
+ * -1, a false fewer_will_do and a NULL template are not written. A reader also takes integers for
+ * seed and draws, and the defaults of a request for settings that are absent; pending, seed, draws
+ * and max_tokens may not be. */
 #ifndef SLATE_PROTO_CONTINUATION_H
 #define SLATE_PROTO_CONTINUATION_H
 
@@ -39,8 +39,9 @@ enum { SL_HELD_MAX = 0xFFFFFF };
 struct sl_paused_turn {
     struct sl_sampling sampling; /* with its seed */
     uint64_t draws;
-    size_t max_tokens; /* what is left, held tokens included; to be held to the server's limit by
-                          whoever takes it from a client */
+    size_t max_tokens;  /* what is left, held tokens included; to be held to the server's limit by
+                           whoever takes it from a client */
+    bool fewer_will_do; /* as in a request */
     const struct sl_stop *stops;
     size_t n_stops;
     const uint32_t *stop_tokens;

@@ -95,13 +95,16 @@ enum sl_code sl_decode_model(const struct sl_decode *d, const char **ret)
     return v ? sl_json_cstr(v, "model", SL_MODEL_NAME_MAX, d->pool, ret, d->err) : SL_OK;
 }
 
-enum sl_code sl_decode_max_tokens(const struct sl_decode *d, const char *key, size_t *ret)
+enum sl_code sl_decode_max_tokens(const struct sl_decode *d, const char *key,
+                                  struct sl_generate_request *r)
 {
     const json_t *v = sl_json_member(d->o, key);
     int64_t n = 0, most = (int64_t)d->limits->max_tokens;
     enum sl_code c = v ? sl_json_int(v, key, -1, most, &n, d->err) : SL_OK;
-    if (c == SL_OK && v)
-        *ret = (size_t)(n < 0 ? most : n);
+    if (c == SL_OK && v) {
+        r->max_tokens = (size_t)(n < 0 ? most : n);
+        r->fewer_will_do = n < 0;
+    }
     return c;
 }
 
@@ -354,6 +357,7 @@ enum sl_code sl_decode_turn(const struct sl_decode *d, struct sl_generate_reques
 {
     r->sampling = (struct sl_sampling)SL_SAMPLING_DEFAULT;
     r->max_tokens = d->limits->default_max_tokens;
+    r->fewer_will_do = true;
     r->logprobs = -1;
     enum sl_code c = sl_decode_model(d, &r->model);
     if (c == SL_OK)

@@ -34,10 +34,10 @@ SL_NODISCARD enum sl_code sl_decode_messages(const struct sl_decode *d, const js
 SL_NODISCARD enum sl_code sl_decode_id(const struct sl_decode *d, const char *key,
                                        const char **ret);
 SL_NODISCARD enum sl_code sl_decode_model(const struct sl_decode *d, const char **ret);
-/* max_tokens, by whichever name; -1, as others say it: as many as are allowed. *ret is left where
- * it is absent. */
+/* max_tokens, by whichever name, and fewer_will_do; -1, as others say it: as many as are allowed.
+ * Both are left where it is absent. */
 SL_NODISCARD enum sl_code sl_decode_max_tokens(const struct sl_decode *d, const char *key,
-                                               size_t *ret);
+                                               struct sl_generate_request *r);
 /* Base64 (RFC 4648, section 4, padded) of at most limits->state_bytes. */
 /* n is a multiple of 4. Returns the bytes written, or SIZE_MAX and where it went wrong. The unused
  * bits of the last character must be zero: every byte string has one encoding only. */

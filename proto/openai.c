@@ -173,7 +173,7 @@ static enum sl_code read_completion(const struct sl_decode *d, struct sl_generat
     enum sl_code c = read_completion_prompt(d, &r->input);
     r->max_tokens = d->limits->max_tokens < 16 ? d->limits->max_tokens : 16;
     if (c == SL_OK)
-        c = sl_decode_max_tokens(d, "max_tokens", &r->max_tokens);
+        c = sl_decode_max_tokens(d, "max_tokens", r);
     const json_t *v = sl_json_member(d->o, "logprobs");
     if (c == SL_OK && v)
         c = sl_json_int(v, "logprobs", 0, SL_TOP_LOGPROBS_MAX, &logprobs, d->err);
@@ -202,9 +202,9 @@ static enum sl_code read_chat_logprobs(const struct sl_decode *d, struct sl_gene
 
 static enum sl_code read_chat(const struct sl_decode *d, struct sl_generate_request *r)
 {
-    enum sl_code c = sl_decode_max_tokens(d, "max_tokens", &r->max_tokens);
+    enum sl_code c = sl_decode_max_tokens(d, "max_tokens", r);
     if (c == SL_OK) /* the newer name wins */
-        c = sl_decode_max_tokens(d, "max_completion_tokens", &r->max_tokens);
+        c = sl_decode_max_tokens(d, "max_completion_tokens", r);
     if (c == SL_OK)
         c = read_chat_logprobs(d, r);
     if (c != SL_OK)

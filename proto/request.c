@@ -46,7 +46,7 @@ static enum sl_code read_native(const struct sl_decode *d, struct sl_generate_re
     enum sl_code c =
         sl_json_rows(d->o, generate_rows, sizeof generate_rows / sizeof *generate_rows, r, d->err);
     if (c == SL_OK)
-        c = sl_decode_max_tokens(d, "max_tokens", &r->max_tokens);
+        c = sl_decode_max_tokens(d, "max_tokens", r);
     const json_t *v = sl_json_member(d->o, "logprobs");
     if (c == SL_OK && v)
         c = sl_json_int(v, "logprobs", 0, SL_TOP_LOGPROBS_MAX, &logprobs, d->err);

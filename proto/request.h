@@ -96,6 +96,8 @@ struct sl_generate_request {
     const char *model;     /* NULL: not named */
 
     size_t max_tokens;           /* 0: only read the prompt */
+    bool fewer_will_do;          /* max_tokens is no number of the client's (-1, absent): as many of
+                                    them as fit */
     int64_t max_time_ms;         /* 0: none */
     const struct sl_stop *stops; /* the client's; with messages add the chat template's */
     size_t n_stops;              /* ≤ SL_REQUEST_STOPS_MAX */

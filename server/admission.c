@@ -143,9 +143,22 @@ static void go_on(const struct sl_run *r, struct sl_turn_spec *spec)
     spec->n_generated = p->n_generated;
 }
 
+/* Fewer tokens, where they will do: at least those that a pause has held. False: they will not. */
+static bool make_do(struct sl_run *r, uint64_t most)
+{
+    struct sl_run_spec *s = &r->spec;
+    size_t n_held = s->resume ? r->n_drop : 0;
+    if (s->max_tokens <= most)
+        return true;
+    if (!s->fewer_will_do || !most || most < n_held)
+        return false;
+    s->max_tokens = (size_t)most;
+    return true;
+}
+
 /* A turn that was computed must not fail because its answer is too long to be kept, or told: see
  * answer_room.h. */
-static enum sl_code check_answer(const struct sl_run *r, struct sl_error *err)
+static enum sl_code fit_answer(struct sl_run *r, struct sl_error *err)
 {
     const struct sl_run_spec *s = &r->spec;
     size_t max = r->key ? SL_ANSWER_BYTES_MAX : s->answer_max;
@@ -154,15 +167,22 @@ static enum sl_code check_answer(const struct sl_run *r, struct sl_error *err)
     assert(max > SL_ANSWER_ROOM_FIXED);
     size_t each = sl_answer_room(&r->ts->token_room, s->dialect, s->logprobs);
     size_t most = (max - SL_ANSWER_ROOM_FIXED) / each;
-    if (s->max_tokens <= most)
+    const char *what = s->logprobs < 0 ? "its text" : "its text and logprobs",
+               *why = r->key ? "with an Idempotency-Key the answer is kept"
+                             : "an answer that is not streamed is told at once";
+    if (make_do(r, most))
         return SL_OK;
+    if (s->resume)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "resume",
+                             "%s, up to %zu MiB; what the paused turn asks for each token (%s) "
+                             "fits for up to %zu tokens, and it has up to %zu to go; with stream: "
+                             "true and without an Idempotency-Key it can be resumed",
+                             why, max >> 20, what, most, s->max_tokens);
     return sl_fail_param(err, SL_E_INVALID_VALUE, "max_tokens",
                          "%s, up to %zu MiB; what this request asks for each token (%s) fits for "
                          "max_tokens up to %zu, got %zu%s",
-                         r->key ? "with an Idempotency-Key the answer is kept"
-                                : "an answer that is not streamed is told at once",
-                         max >> 20, s->logprobs < 0 ? "its text" : "its text and logprobs", most,
-                         s->max_tokens, r->key ? "" : "; with stream: true any number does");
+                         why, max >> 20, what, most, s->max_tokens,
+                         r->key ? "" : "; with stream: true any number does");
 }
 
 /* The prompt's tokens are there: admission by their number, then the line. */
@@ -170,7 +190,7 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
 {
     struct sl_turns *ts = r->ts;
     size_t max = ts->opt.max_queued_prefill, n_new = r->n_tokens - r->n_lead;
-    enum sl_code c = check_answer(r, err);
+    enum sl_code c = fit_answer(r, err);
     if (c)
         return c;
     if (n_new > max)
@@ -188,6 +208,8 @@ static enum sl_code enqueue(struct sl_run *r, struct sl_error *err)
                        ts->queued_prefill, r->n_tokens, max);
     }
     const struct sl_run_spec *s = &r->spec;
+    uint64_t quota = sl_tenant_tokens_most(s->tenant);
+    (void)make_do(r, quota > n_new ? quota - n_new : 0); /* the tenant tells what is too much */
     uint64_t wanted = n_new + s->max_tokens;
     c = sl_tenant_take_tokens(s->tenant, wanted, uv_now(ts->loop), err);
     if (c)
@@ -415,7 +437,10 @@ static enum sl_code take_paused(struct sl_run *r, struct sl_error *err)
     if (c)
         return c;
     const struct sl_paused_turn *p = r->continuation.paused;
-    if (r->ts->opt.max_tokens && p->max_tokens > r->ts->opt.max_tokens)
+    spec->max_tokens = p->max_tokens;
+    spec->fewer_will_do = p->fewer_will_do;
+    r->n_drop = p->n_held;
+    if (r->ts->opt.max_tokens && !make_do(r, r->ts->opt.max_tokens))
         return sl_fail_param(err, SL_E_INVALID_VALUE, "resume",
                              "the paused turn of session '%s' wants %zu tokens more; this server's "
                              "limit is %zu (--max-tokens-limit)",
@@ -424,7 +449,6 @@ static enum sl_code take_paused(struct sl_run *r, struct sl_error *err)
     spec->n_verbatim = 0;
     spec->tokens = NULL;
     spec->n_tokens = 0;
-    spec->max_tokens = p->max_tokens;
     spec->sampling = p->sampling;
     spec->stops = p->stops;
     spec->n_stops = p->n_stops;
@@ -433,7 +457,6 @@ static enum sl_code take_paused(struct sl_run *r, struct sl_error *err)
     spec->ignore_eos = p->ignore_eos;
     spec->logprobs = p->logprobs;
     spec->chat_template = p->chat_template;
-    r->n_drop = p->n_held;
     return SL_OK;
 }
 

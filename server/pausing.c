@@ -62,6 +62,7 @@ enum sl_code sl_run_leave_paused(const struct sl_run *r, const struct sl_turn_re
     *ret = (struct sl_paused_turn){.sampling = s->sampling,
                                    .draws = t->draws,
                                    .max_tokens = s->max_tokens - n_released,
+                                   .fewer_will_do = s->fewer_will_do,
                                    .stops = s->stops,
                                    .n_stops = s->n_stops,
                                    .stop_tokens = s->stop_tokens,

@@ -228,6 +228,12 @@ void sl_tenant_end_turn(struct sl_tenant *t)
     t->n_running--;
 }
 
+uint64_t sl_tenant_tokens_most(const struct sl_tenant *t)
+{
+    uint64_t most = t ? t->quotas.most[SL_QUOTA_TOKENS] : 0;
+    return most ? most : UINT64_MAX;
+}
+
 enum sl_code sl_tenant_take_tokens(struct sl_tenant *t, uint64_t n, uint64_t now_ms,
                                    struct sl_error *err)
 {

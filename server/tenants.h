@@ -69,9 +69,10 @@ SL_NODISCARD enum sl_code sl_tenant_add_bytes(struct sl_tenant *t, uint64_t byte
                                               struct sl_error *err);
 void sl_tenant_put_bytes(struct sl_tenant *t, uint64_t bytes); /* they are there, likewise */
 void sl_tenant_drop_bytes(struct sl_tenant *t, uint64_t bytes);
-/* t NULL in these four: the server's own work, which counts for nobody. */
+/* t NULL in these five: the server's own work, which counts for nobody. */
 SL_NODISCARD enum sl_code sl_tenant_begin_turn(struct sl_tenant *t, struct sl_error *err);
 void sl_tenant_end_turn(struct sl_tenant *t);
+uint64_t sl_tenant_tokens_most(const struct sl_tenant *t); /* at once; UINT64_MAX: any number */
 SL_NODISCARD enum sl_code sl_tenant_take_tokens(struct sl_tenant *t, uint64_t n, uint64_t now_ms,
                                                 struct sl_error *err);
 void sl_tenant_return_tokens(struct sl_tenant *t, uint64_t n, uint64_t now_ms);

@@ -64,6 +64,8 @@ struct sl_run_spec {
     const uint32_t *tokens; /* … ids (text NULL); either may be empty on a session that is not */
     size_t n_tokens;
     size_t max_tokens;
+    bool fewer_will_do; /* as many of max_tokens as the answer, the tenant's quota and (of a resumed
+                           one) the server's limit have room for: not refused for its number */
     int64_t max_time_ms; /* 0: none; counts from start */
     struct sl_sampling sampling;
     const struct sl_stop *stops;
@@ -85,7 +87,8 @@ struct sl_run_spec {
      * sl_run_result() is final but for a failure of the commit itself. NULL: none. */
     const char *idempotency_key;
     /* What could give an answer of more than these bytes (0: however many; under a key never more
-     * than SL_ANSWER_BYTES_MAX) is refused before it runs: INVALID_VALUE, max_tokens. */
+     * than SL_ANSWER_BYTES_MAX) is refused before it runs, unless fewer will do: INVALID_VALUE,
+     * max_tokens (resume, of a paused one). */
     size_t answer_max;
     enum sl_dialect dialect; /* of that answer */
     bool strict; /* the session must be at the version that is known (sl_sessions_take()) */

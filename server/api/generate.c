@@ -291,6 +291,7 @@ enum sl_code sl_generation_run(struct sl_generation *g, struct sl_session *s, st
         .tokens = q->input.tokens,
         .n_tokens = q->input.n_tokens,
         .max_tokens = q->max_tokens,
+        .fewer_will_do = q->fewer_will_do,
         .max_time_ms = q->max_time_ms,
         .sampling = q->sampling,
         .stops = g->stops,

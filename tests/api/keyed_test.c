@@ -364,6 +364,45 @@ static void long_answers(void **state)
     assert_int_equal(session_version(client(), "a"), version);
 }
 
+/* A turn of max_tokens as a stream, paused. */
+static void pause_stream(const char *id, const char *max_tokens)
+{
+    create(id);
+    struct call *k = stream_start(client(),
+                                  "'session':'%s','prompt':' a time','max_tokens':%s,"
+                                  "'logprobs':20,'return_tokens':true,'ignore_eos':true",
+                                  id, max_tokens);
+    stream_until(k, 3);
+    struct call *pause = pause_start(client(), id);
+    reply_free(expect(call_finish(k), 200));
+    reply_free(expect(call_finish(pause), 200));
+}
+
+/* -1 is as many as fit, under a key, too; and so is what is left of such a turn when it is resumed.
+ * One with a number that does not fit is refused with what it takes to resume it. */
+static void as_many_as_fit(void **state)
+{
+    (void)state;
+    static const char body[] = "{'session':'a','prompt':' a time','max_tokens':-1,'logprobs':20,"
+                               "'max_time_ms':50,'ignore_eos':true}";
+    create("a");
+    struct reply *first = expect(keyed("most", body), 200);
+    assert_string_equal(str_at(first->json, "finish_reason"), "timeout");
+    again("most", body, first, "a");
+    reply_free(first);
+    pause_stream("b", "-1");
+    reply_free(expect(keyed("rest", "{'session':'b','resume':true,'max_time_ms':50}"), 200));
+    pause_stream("c", "1000000");
+    int64_t version = session_version(client(), "c");
+    struct reply *r = keyed("no", "{'session':'c','resume':true,'max_time_ms':50}");
+    assert_non_null(strstr(r->body, "with stream: true and without an Idempotency-Key"));
+    expect_error(r, 400, "invalid_value", "resume");
+    assert_int_equal(session_version(client(), "c"), version);
+    reply_free(expect(post(client(), "/v1/generate",
+                           "{'session':'c','resume':true,'max_time_ms':50,'stream':true}"),
+                      200));
+}
+
 /* Where turns are not written one by one their answers are written with them: at a pause, an
  * eviction, a rewind, the end. */
 static void durability_drain(void **state)
@@ -512,6 +551,7 @@ int main(void)
         TEST(paused),
         TEST(other_dialects),
         TEST(long_answers),
+        TEST(as_many_as_fit),
         TEST(durability_drain),
         TEST(an_answer_that_is_not_stored),
     };

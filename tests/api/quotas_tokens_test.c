@@ -55,6 +55,8 @@ static void test_tokens(void **state)
     /* What never ran has used nothing. */
     over(post(c, "/v1/generate", "{'prompt':'x','max_tokens':600}"), "tokens-per-minute", 0);
     over(post(c, "/v1/generate", "{'prompt':'x','max_tokens':590}"), "tokens-per-minute", 60);
+    /* -1 is no number that no quota could hold. */
+    over(post(c, "/v1/generate", "{'prompt':'x','max_tokens':-1}"), "tokens-per-minute", 60);
     over(post(c, "/v1/completions", "{'prompt':'x','max_tokens':590}"), "tokens-per-minute", 60);
     over(post(c, "/v1/chat/completions",
               "{'messages':[{'role':'user','content':'a'}],'max_tokens':580}"),

@@ -421,7 +421,7 @@ static void cancelled_and_paused_while_they_wait(void **state)
 }
 
 /* A paused turn wants more than the server that it was moved to allows: it stays, and is refused.
- */
+ * One that wanted as many as are allowed goes on. */
 static void a_lower_limit(void **state)
 {
     (void)state;
@@ -432,6 +432,12 @@ static void a_lower_limit(void **state)
     stream_until(k, 2);
     reply_free(expect(session_post(client(), "a", "/pause"), 200));
     reply_free(expect(call_finish(k), 200));
+    make("b", " there was");
+    k = stream_start(client(), "'session':'b','prompt':'','max_tokens':-1,'temperature':0,"
+                               "'ignore_eos':true,'return_tokens':true");
+    stream_until(k, 2);
+    reply_free(expect(session_post(client(), "b", "/pause"), 200));
+    reply_free(expect(call_finish(k), 200));
     node_stop(&node);
     for (size_t i = 0; i < node.n_options; i++)
         if (!strncmp(node.options[i], "--max-tokens-limit", 18))
@@ -441,6 +447,10 @@ static void a_lower_limit(void **state)
     expect_error(post(client(), "/v1/generate", "{'session':'a','resume':true}"), 400,
                  "invalid_value", "resume");
     assert_int_equal(session_version(client(), "a"), version);
+    struct reply *r = expect(post(client(), "/v1/generate", "{'session':'b','resume':true}"), 200);
+    assert_string_equal(str_at(r->json, "finish_reason"), "length");
+    assert_int_equal(int_at(r->json, "usage.completion_tokens"), 1000);
+    reply_free(r);
     /* Something else may still be said to it. */
     turn_of(client(), &g, "a", " and", 4);
     gen_done(&g);

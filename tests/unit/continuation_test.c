@@ -74,6 +74,7 @@ static void assert_same_paused(const struct sl_paused_turn *a, const struct sl_p
     assert_same_sampling(&a->sampling, &b->sampling);
     assert_true(a->draws == b->draws);
     assert_int_equal(a->max_tokens, b->max_tokens);
+    assert_int_equal(a->fewer_will_do, b->fewer_will_do);
     assert_int_equal(a->n_stops, b->n_stops);
     for (size_t i = 0; i < a->n_stops; i++) {
         assert_int_equal(a->stops[i].n, b->stops[i].n);
@@ -119,6 +120,7 @@ static struct sl_paused_turn full_turn(void)
         .sampling = SL_SAMPLING_DEFAULT,
         .draws = UINT64_MAX - 1,
         .max_tokens = 1000,
+        .fewer_will_do = true,
         .stops = some_stops,
         .n_stops = 4,
         .stop_tokens = some_ids,
@@ -301,6 +303,7 @@ static void test_refused(void **arg)
         {TURN ",\"stop_tokens\":[100]}}", "stop_tokens[0]"},
         {TURN ",\"generated\":[100]}}", "generated[0]"},
         {TURN ",\"ignore_eos\":1}}", "ignore_eos must be"},
+        {TURN ",\"fewer_will_do\":1}}", "fewer_will_do must be"},
         {TURN ",\"ring\":[100]}}", "ring[0]"},
         {TURN ",\"utf8_tail\":\"0102030405\"}}", "utf8_tail"},
         {TURN ",\"utf8_tail\":\"0\"}}", "utf8_tail"},

@@ -95,7 +95,8 @@ static void completion_requests(void **state)
     sl_generate_done(&r);
 }
 
-/* -1, as llama.cpp's and LM Studio's clients send it: as many as --max-tokens-limit allows. */
+/* -1, as llama.cpp's and LM Studio's clients send it: as many as --max-tokens-limit allows, and
+ * as fit; so it is where nothing is said. */
 static void as_many_tokens_as_are_allowed(void **state)
 {
     (void)state;
@@ -108,12 +109,17 @@ static void as_many_tokens_as_are_allowed(void **state)
         {SL_DIALECT_COMPLETIONS, "{\"prompt\":\"\",\"max_tokens\":-1}", 1048576},
         {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_tokens\":-1}", 1048576},
         {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_completion_tokens\":-1}", 1048576},
+        {SL_DIALECT_SLATE, "{\"prompt\":\"\"}", 512},
+        {SL_DIALECT_COMPLETIONS, "{\"prompt\":\"\"}", 16},
+        {SL_DIALECT_CHAT, "{" MESSAGES "}", 512},
+        {SL_DIALECT_COMPLETIONS, "{\"prompt\":\"\",\"max_tokens\":7}", 7},
         {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_tokens\":-1,\"max_completion_tokens\":7}", 7},
         {SL_DIALECT_CHAT, "{" MESSAGES ",\"max_tokens\":7,\"max_completion_tokens\":-1}", 1048576},
     };
     for (size_t i = 0; i < N(cases); i++) {
         struct sl_generate_request r = decoded(cases[i].dialect, cases[i].body);
         assert_int_equal(r.max_tokens, cases[i].max_tokens);
+        assert_int_equal(r.fewer_will_do, r.max_tokens != 7); /* no number of the client's */
         sl_generate_done(&r);
     }
 }
