@@ -32,6 +32,8 @@ void sl_decoded_done(struct sl_decoded *l)
 
 static void push_ring(struct sl_penalty_ring *ring, const uint32_t *tokens, size_t n)
 {
+    if (n == 0) /* tokens may be NULL */
+        return;
     if (n > SL_PENALTY_LAST_N_MAX) {
         tokens += n - SL_PENALTY_LAST_N_MAX;
         n = SL_PENALTY_LAST_N_MAX;
