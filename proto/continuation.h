@@ -48,7 +48,7 @@ struct sl_paused_turn {
     size_t n_stop_tokens;
     bool ignore_eos;
     int logprobs;
-    const uint32_t *generated; /* released ones, in order; empty where no penalty is on */
+    const uint32_t *generated; /* released ones, in order */
     size_t n_generated;
     size_t n_held;               /* ≤ SL_HELD_MAX */
     struct sl_penalty_ring ring; /* as it was before the turn */

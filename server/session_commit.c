@@ -72,13 +72,9 @@ static void commit_ends(struct sl_op *op)
     struct sl_sessions *ss = op->ss;
     s->is_bare = false;
     sl_lease_ends(ss, s, true); /* the store ended it with the turn */
-    s->n_pins++;                /* who waited for it may delete it */
-    sl_sessions_give_back(ss, s);
     if (wants_snapshot(ss, s) && !s->saving)
         sl_sessions_save(ss, s, no_more_than_noted, NULL);
-    sl_op_end(op, s, NULL);
-    sl_session_unpin(ss, s);
-    sl_residency_balance(ss); /* its place may be what another one waits for */
+    sl_op_end_free(op, NULL);
 }
 
 static void on_first_saved(void *arg, struct sl_session *s, const struct sl_error *err)

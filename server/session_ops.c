@@ -147,18 +147,23 @@ void sl_op_when_quiet(struct sl_op *op, void (*then)(struct sl_op *op))
     sl_session_is_quiet(op->ss, op->s);
 }
 
+void sl_op_end_free(struct sl_op *op, const struct sl_error *err)
+{
+    struct sl_session *s = op->s;
+    struct sl_sessions *ss = op->ss;
+    s->n_pins++;
+    sl_sessions_give_back(ss, s);
+    sl_op_end(op, s, err);
+    sl_session_unpin(ss, s);
+    sl_residency_balance(ss); /* its place may be what another one waits for */
+}
+
 static void on_given_back(void *arg, enum sl_code code, const struct sl_error *err)
 {
     struct sl_op *op = arg;
-    struct sl_session *s = op->s;
-    struct sl_sessions *ss = op->ss;
     (void)code;
-    (void)err;   /* then the lease ends by itself */
-    s->n_pins++; /* who waited for it may delete it */
-    sl_sessions_give_back(ss, s);
-    sl_op_end(op, s, op->err.code ? &op->err : NULL);
-    sl_session_unpin(ss, s);
-    sl_residency_balance(ss); /* its place may be what another one waits for */
+    (void)err; /* then the lease ends by itself */
+    sl_op_end_free(op, op->err.code ? &op->err : NULL);
 }
 
 void sl_op_give_back(struct sl_op *op, const struct sl_error *err)

@@ -198,11 +198,10 @@ enum sl_code sl_session_check_made(const struct sl_session *s, struct sl_error *
 {
     if (!s->is_bare)
         return SL_OK;
-    return sl_fail_param(
-        err, SL_E_SESSION_BUSY, "session",
-        "session '%s' is busy: it is being made, and its first prompt is not in it "
-        "yet",
-        s->id);
+    return sl_fail_param(err, SL_E_SESSION_BUSY, "session",
+                         "session '%s' is busy: it is being made, and has not read its first "
+                         "prompt yet",
+                         s->id);
 }
 
 void sl_sessions_when_free(struct sl_sessions *ss, struct sl_session *s, sl_session_done *cb,

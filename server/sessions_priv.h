@@ -299,6 +299,9 @@ struct sl_op *sl_op_begin(struct sl_sessions *ss, struct sl_session *s, const ch
                           sl_session_done *cb, void *arg);
 void sl_op_free(struct sl_op *op);
 void sl_op_end(struct sl_op *op, struct sl_session *s, const struct sl_error *err); /* calls back */
+/* The same of op->s, whose lease ends before that; it is there for the callback, though who waited
+ * for it may delete it. */
+void sl_op_end_free(struct sl_op *op, const struct sl_error *err);
 /* The lease of op->s, the store's too; then `leased`, or the op ends with the error. */
 void sl_op_lease(struct sl_op *op, void (*leased)(struct sl_op *op));
 /* The op is over, and gives the lease back: its caller is told when it has been. */

@@ -63,7 +63,8 @@ static const struct sl_option rows[] = {
      .type = SL_OPTION_BOOL,
      .offset = AT(force),
      .dflt = "false",
-     .help = "Replace OUT where it is there already. The new file has its owner, group and mode.",
+     .help = "Replace OUT where it is there already. The new file has its owner, group and mode, "
+             "as far as this user may give them.",
      .commands = SL_CMD_CONVERT},
 };
 

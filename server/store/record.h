@@ -154,9 +154,9 @@ bool sl_answer_payload_read(struct sl_answer_payload *ret, const unsigned char *
 void sl_answer_decode(struct sl_store_answer *ret, const unsigned char *p, uint64_t version);
 
 /* TURN: u64 tokens_seen, i64 used_at, u32 tokens, bytes of continuation, u8 is there an answer, u8
- * and u16 tokens of before that it drops (the u8 counts 65,536 each; earlier versions wrote 0),
- * u32 generated tokens, i64 the answer's time; then the
- * tokens, the continuation and '\0', zeros up to a multiple of 8, and the answer as above. */
+ * and u16 tokens of before that it drops (the u8 counts 65,536 each; earlier versions wrote 0), u32
+ * generated tokens, i64 the answer's time; then the tokens, the continuation and '\0', zeros up to
+ * a multiple of 8, and the answer as above. */
 struct sl_turn_payload {
     uint64_t tokens_seen;
     int64_t used_at;

@@ -403,15 +403,28 @@ static void as_many_as_fit(void **state)
                       200));
 }
 
+/* A server of the test's own, with these options; the other one waits. */
+static struct node waiting;
+
+static void begin_lazy(const char *const *options)
+{
+    waiting = node;
+    node_init(&node, "lazy", options);
+    node_start(&node);
+}
+
+static void end_lazy(void)
+{
+    node_done(&node);
+    node = waiting;
+}
+
 /* Where turns are not written one by one their answers are written with them: at a pause, an
  * eviction, a rewind, the end. */
 static void durability_drain(void **state)
 {
     (void)state;
-    struct node lazy = node; /* the other one waits */
-    node_init(&node, "lazy",
-              (const char *const[]){"--sessions-in-memory=2", "--durability=drain", NULL});
-    node_start(&node);
+    begin_lazy((const char *const[]){"--sessions-in-memory=2", "--durability=drain", NULL});
     create("a");
     struct reply *first = expect(keyed("k", BODY), 200);
     reply_free(expect(session_post(client(), "a", "/pause"), 200));
@@ -448,8 +461,7 @@ static void durability_drain(void **state)
     again("k-4", BODY, second, "a");
     reply_free(second);
     reply_free(first);
-    node_done(&node);
-    node = lazy;
+    end_lazy();
 }
 
 static uint64_t log_bytes(void)
@@ -489,9 +501,7 @@ static void an_answer_that_is_not_stored(void **state)
     static const char *const longer =
         "{'session':'a','prompt':' a time','max_tokens':60,'ignore_eos':true,'logprobs':5}";
     (void)state;
-    struct node lazy = node;
-    node_init(&node, "lazy", (const char *const[]){"--durability=drain", NULL});
-    node_start(&node);
+    begin_lazy((const char *const[]){"--durability=drain", NULL});
     create("a");
     lengthen_the_log();
     struct reply *first = expect(keyed("k", longer), 200), *second = expect(keyed("l", OTHER), 200);
@@ -507,8 +517,7 @@ static void an_answer_that_is_not_stored(void **state)
     again("l", OTHER, second, "a");
     reply_free(first);
     reply_free(second);
-    node_done(&node);
-    node = lazy;
+    end_lazy();
 }
 
 static int start(void **state)

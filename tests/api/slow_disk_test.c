@@ -101,9 +101,28 @@ static void start_with(const char *places, const char *durability)
         0);
 }
 
-static void start(void)
+/* One place, which "old" has; it had a turn, of which the store knows nothing. */
+static void start_with_two(void)
 {
     start_with("--sessions-in-memory=1", "--durability=drain");
+    talk_must("POST", "/v1/sessions", "{\"id\":\"old\",\"ttl_s\":3600}", 201);
+    talk_must("POST", "/v1/sessions", "{\"id\":\"next\"}", 201);
+    talk_must("POST", "/v1/generate", TURN("old"), 200);
+}
+
+/* "next" needs that place; what there is of "old" is being written. The turn of "next". */
+static int begin_to_put_away(void)
+{
+    hold(true);
+    int connection = talk_begin("POST", "/v1/generate", TURN("next"));
+    until_held();
+    return connection;
+}
+
+static void start_again(void)
+{
+    assert_int_equal(inside_terminate(), 0);
+    assert_int_equal(inside_start_again(), 0);
 }
 
 static void must_be(const char *part)
@@ -117,19 +136,13 @@ static void must_be(const char *part)
 static void test_while_it_is_put_away(void **state)
 {
     (void)state;
-    start();
-    talk_must("POST", "/v1/sessions", "{\"id\":\"old\",\"ttl_s\":3600}", 201);
-    talk_must("POST", "/v1/sessions", "{\"id\":\"next\"}", 201);
-    talk_must("POST", "/v1/generate", TURN("old"), 200);
-    hold(true);
-    int connection = talk_begin("POST", "/v1/generate", TURN("next"));
-    until_held();
+    start_with_two();
+    int connection = begin_to_put_away();
     talk_must("PATCH", "/v1/sessions/old", "{\"ttl_s\":0,\"metadata\":{\"k\":\"new\"}}", 200);
     hold(false);
     assert_true(talk_end(connection));
     assert_int_equal(inside.status, 200);
-    assert_int_equal(inside_terminate(), 0);
-    assert_int_equal(inside_start_again(), 0);
+    start_again();
     must_be("\"metadata\":{\"k\":\"new\"}");
     must_be("\"expires_at\":null");
     assert_int_equal(inside_stop(), 0);
@@ -139,13 +152,8 @@ static void test_while_it_is_put_away(void **state)
 static void test_with_one_who_waits(void **state)
 {
     (void)state;
-    start();
-    talk_must("POST", "/v1/sessions", "{\"id\":\"old\",\"ttl_s\":3600}", 201);
-    talk_must("POST", "/v1/sessions", "{\"id\":\"next\"}", 201);
-    talk_must("POST", "/v1/generate", TURN("old"), 200);
-    hold(true);
-    int connection = talk_begin("POST", "/v1/generate", TURN("next"));
-    until_held();
+    start_with_two();
+    int connection = begin_to_put_away();
     talk_must("PATCH", "/v1/sessions/old", "{\"ttl_s\":0}", 200);
     int pause = talk_begin("POST", "/v1/sessions/old/pause", "");
     hold(false);
@@ -154,8 +162,7 @@ static void test_with_one_who_waits(void **state)
     assert_true(talk_end(connection));
     assert_int_equal(inside.status, 200);
     must_be("\"expires_at\":null");
-    assert_int_equal(inside_terminate(), 0);
-    assert_int_equal(inside_start_again(), 0);
+    start_again();
     must_be("\"expires_at\":null");
     assert_int_equal(inside_stop(), 0);
 }
@@ -165,15 +172,10 @@ static void test_with_one_who_waits(void **state)
 static void test_when_a_head_cannot_be_written(void **state)
 {
     (void)state;
-    start();
-    talk_must("POST", "/v1/sessions", "{\"id\":\"old\"}", 201);
-    talk_must("POST", "/v1/sessions", "{\"id\":\"next\"}", 201);
-    talk_must("POST", "/v1/generate", TURN("old"), 200);
+    start_with_two();
     talk_must("POST", "/v1/sessions/old/checkpoints", "{\"name\":\"x\"}", 201);
     talk_must("PATCH", "/v1/sessions/old", "{\"metadata\":{\"k\":\"new\"}}", 200);
-    hold(true);
-    int connection = talk_begin("POST", "/v1/generate", TURN("next"));
-    until_held();
+    int connection = begin_to_put_away();
     int pause = talk_begin("POST", "/v1/sessions/old/pause", "");
     talk_must("GET", "/v1/models", "", 200); /* the pause has been read by now */
     fail_syncs(true);
@@ -184,8 +186,7 @@ static void test_when_a_head_cannot_be_written(void **state)
     assert_int_equal(inside.status, 503);
     fail_syncs(false);
     must_be("\"residency\":\"memory\"");
-    assert_int_equal(inside_terminate(), 0);
-    assert_int_equal(inside_start_again(), 0);
+    start_again();
     must_be("\"metadata\":{\"k\":\"new\"}");
     assert_int_equal(inside_stop(), 0);
 }
