@@ -105,6 +105,30 @@ static inline bool sl_state_run_is_valid(const struct sl_state_run *r)
            (!corrects || !r->decay || r->one_decay) && (!r->bonus || (r->decay && !reads));
 }
 
+/* What RWKV-7 makes of a token before it goes through a head's state (Peng 2025, arXiv:2503.14456,
+ * section 4): n channels of each, in place where in and out are one.
+ *   w       = exp(decay_scale · sigmoid(w + w0))
+ *   α       = sigmoid(a + a0)
+ *   k_tilde = fma(key·α - key, k_a, key)
+ *   κ       = key·k_k, times 1 / max(sqrt(dot16(κ, κ) + eps), least)
+ *   a       = κ · -α
+ *   v       = fma(v_first - v, sigmoid(gate + v0), v)        where there is a gate */
+struct sl_wkv7_gates {
+    float *w, *a, *v; /* in: what the low-rank pairs give for w and a */
+    float *kappa, *k_tilde;
+    const float *key, *w0, *a0, *k_k, *k_a;
+    const float *gate, *v0, *v_first; /* gate NULL: without */
+    float decay_scale, eps, least;
+};
+
+/* And of what comes out: out = (layer_norm(out, w, b, eps) + v · Σ (r·r_k)·k_tilde) · g; the sum as
+ * in sum16, the norm as layer_norm() says. */
+struct sl_wkv7_out {
+    float *out;
+    const float *r, *r_k, *k_tilde, *v, *g, *w, *b;
+    float eps;
+};
+
 struct sl_kernels {
     const char *name;
 
@@ -208,6 +232,10 @@ struct sl_kernels {
      * max(x, y) is x > y ? x : y. num, den and peak in place. */
     void (*wkv4)(float *out, float *num, float *den, float *peak, const float *decay,
                  const float *bonus, const float *k, const float *v, size_t n);
+
+    /* One token of one head of RWKV-7, n ≥ 1 channels. What is written overlaps nothing else. */
+    void (*wkv7_gates)(const struct sl_wkv7_gates *g, size_t n);
+    void (*wkv7_out)(const struct sl_wkv7_out *o, size_t n);
 };
 
 /* Angles as whole fractions of a turn, 2^64 to one turn; for rotations by position · frequency.

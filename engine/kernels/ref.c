@@ -169,10 +169,15 @@ static void vtanh(float *y, const float *x, size_t n)
         y[i] = tanh1(x[i]);
 }
 
+static float sigmoid1(float x)
+{
+    return 1 / (1 + exp1(-x));
+}
+
 static void vsigmoid(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        y[i] = 1 / (1 + exp1(-x[i]));
+        y[i] = sigmoid1(x[i]);
 }
 
 static void vsilu(float *y, const float *x, size_t n)
@@ -386,6 +391,37 @@ static void wkv4(float *out, float *num, float *den, float *peak, const float *d
     }
 }
 
+static void wkv7_gates(const struct sl_wkv7_gates *g, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        float alpha = sigmoid1(g->a[i] + g->a0[i]), key = g->key[i];
+        g->w[i] = exp1(sigmoid1(g->w[i] + g->w0[i]) * g->decay_scale);
+        g->kappa[i] = key * g->k_k[i];
+        g->k_tilde[i] = fmaf(key * alpha - key, g->k_a[i], key);
+        g->a[i] = -alpha;
+        if (g->gate)
+            g->v[i] = fmaf(g->v_first[i] - g->v[i], sigmoid1(g->gate[i] + g->v0[i]), g->v[i]);
+    }
+    float norm = sqrtf(dot16(g->kappa, g->kappa, n) + g->eps);
+    /* Not fmaxf: a NaN stays one. */
+    float inverse = 1 / (norm < g->least ? g->least : norm);
+    for (size_t i = 0; i < n; i++) {
+        g->kappa[i] *= inverse;
+        g->a[i] *= g->kappa[i];
+    }
+}
+
+static void wkv7_out(const struct sl_wkv7_out *o, size_t n)
+{
+    float lane[SL_PANEL] = {0};
+    for (size_t i = 0; i < n; i++)
+        lane[i % SL_PANEL] = fmaf(o->r[i] * o->r_k[i], o->k_tilde[i], lane[i % SL_PANEL]);
+    float bonus = fold16(lane);
+    layer_norm(o->out, o->out, o->w, o->b, n, o->eps);
+    for (size_t i = 0; i < n; i++)
+        o->out[i] = (o->out[i] + o->v[i] * bonus) * o->g[i];
+}
+
 const struct sl_kernels sl_kernels_ref = {
     .name = "ref",
     .matmul = matmul,
@@ -418,4 +454,6 @@ const struct sl_kernels sl_kernels_ref = {
     .state_step = state_step,
     .state_run = state_run,
     .wkv4 = wkv4,
+    .wkv7_gates = wkv7_gates,
+    .wkv7_out = wkv7_out,
 };

@@ -386,6 +386,54 @@ static void wkv4(float *out, float *num, float *den, float *peak, const float *d
                    bonus + i, k + i, v + i);
 }
 
+/* --- RWKV-7 --- */
+
+/* As wkv4_block(). κ is not yet made one long, and a is -α. */
+static ALWAYS_INLINE void wkv7_block(const size_t lanes, const struct sl_wkv7_gates *g, size_t i)
+{
+    const vec key = load_lanes(g->key + i, lanes);
+    const vec w = load_lanes(g->w + i, lanes) + load_lanes(g->w0 + i, lanes);
+    const vec alpha = sigmoid1(load_lanes(g->a + i, lanes) + load_lanes(g->a0 + i, lanes));
+    store_lanes(g->w + i, lanes, exp1(sigmoid1(w) * g->decay_scale));
+    store_lanes(g->kappa + i, lanes, key * load_lanes(g->k_k + i, lanes));
+    store_lanes(g->k_tilde + i, lanes,
+                v_fma(key * alpha - key, load_lanes(g->k_a + i, lanes), key));
+    store_lanes(g->a + i, lanes, neg(alpha));
+    if (g->gate) {
+        const vec v = load_lanes(g->v + i, lanes);
+        const vec gate = load_lanes(g->gate + i, lanes) + load_lanes(g->v0 + i, lanes);
+        store_lanes(g->v + i, lanes, lerp1(v, load_lanes(g->v_first + i, lanes), sigmoid1(gate)));
+    }
+}
+
+static void wkv7_gates(const struct sl_wkv7_gates *g, size_t n)
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        wkv7_block(LANES, g, i);
+    if (i < n)
+        wkv7_block(n - i, g, i);
+    const float norm = sqrtf(dot16(g->kappa, g->kappa, n) + g->eps);
+    vscale(g->kappa, g->kappa, 1 / (norm < g->least ? g->least : norm), n);
+    vmul(g->a, g->a, g->kappa, n);
+}
+
+static float wkv7_bonus(const struct sl_wkv7_out *o, size_t n)
+{
+#define BONUS(acc, LOAD, i)                                                                        \
+    v_fma(LOAD(o->r + (i)) * LOAD(o->r_k + (i)), LOAD(o->k_tilde + (i)), acc)
+    SUM16(n, BONUS)
+}
+
+static void wkv7_out(const struct sl_wkv7_out *o, size_t n)
+{
+    const float bonus = wkv7_bonus(o, n);
+    float *y = o->out;
+    layer_norm(y, y, o->w, o->b, n, o->eps);
+#define GATED(vy, vv, vg) (((vy) + (vv)*bonus) * (vg))
+    MAP3(GATED, y, o->v, o->g)
+}
+
 /* Rows of the table. */
 #define VECTOR_KERNELS                                                                             \
     .layer_norm = layer_norm, .rms_norm = rms_norm, .lerp = lerp, .vexp = vexp, .vtanh = vtanh,    \
@@ -393,4 +441,4 @@ static void wkv4(float *out, float *num, float *den, float *peak, const float *d
     .vrelu2 = vrelu2, .vgelu = vgelu, .vadd = vadd, .vmul = vmul, .vfma = vfma, .vscale = vscale,  \
     .sum16 = sum16, .dot16 = dot16, .max = max, .tops = tops, .weigh = weigh, .drop = drop,        \
     .part = part, .state_read = state_read, .state_step = state_step, .state_run = state_run,      \
-    .wkv4 = wkv4
+    .wkv4 = wkv4, .wkv7_gates = wkv7_gates, .wkv7_out = wkv7_out

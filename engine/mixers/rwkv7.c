@@ -28,6 +28,8 @@
 
 enum { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIX };
 
+enum { ROWS = 16 }; /* tokens that go through a head's state before the next ones are looked at */
+
 #define EPS_LN_X 64e-5f
 #define DECAY_SCALE -0.6065306597126334f /* -exp(-1/2) */
 #define KAPPA_MIN 1e-12f
@@ -161,6 +163,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->ln_x.eps = EPS_LN_X;
 
     sl_load_scratch(l, (N_MIX + 4) * ld + ranks, ld);
+    sl_load_scratch(l, 0, 2 * ROWS * sl_row_floats(m->n));
     sl_load_carry(l, ld);
 }
 
@@ -305,8 +308,8 @@ static void fla_load(struct sl_load *l, size_t i, void *layer)
 /* --- running ------------------------------------------------------------------------------------
  */
 
-/* The activations of a layer, each [n_rows][ld] or [n_rows][a rank]. The six mixed inputs are dead
- * once the projections are made, and their memory then holds what the second halves give. */
+/* The activations of a layer, each [n_rows][ld] or [n_rows][a rank]. The mixed inputs are dead once
+ * the projections are made, and the memory of four then holds what the second halves give. */
 struct job {
     const struct sl_pass *p;
     const struct sl_norm *norm;
@@ -314,7 +317,14 @@ struct job {
     float *mixed[N_MIX];
     float *r, *k, *v, *out;
     float *w_mid, *a_mid, *v_mid, *g_mid;
-    float *w, *a, *v_gate, *g, *kappa, *k_tilde;
+    float *w, *a, *v_gate, *g;
+};
+
+/* Some rows of a span, in the channels of one head. */
+struct head_rows {
+    size_t row, n, channel;
+    float *kappa, *k_tilde; /* [n][ld] of the part's scratch */
+    size_t ld;
 };
 
 static void plan(struct job *j)
@@ -337,8 +347,6 @@ static void plan(struct job *j)
     j->a = j->mixed[1];
     j->v_gate = j->mixed[2];
     j->g = j->mixed[3];
-    j->kappa = j->mixed[4];
-    j->k_tilde = j->mixed[5];
 }
 
 static void mix_part(void *arg, size_t part, size_t n_parts)
@@ -384,122 +392,85 @@ static void project_stage(const struct job *j)
     sl_pass_products(j->p, v, n, j, NULL);
 }
 
-static void decay_tile(const void *arg, const struct sl_tile *t)
-{
-    const struct job *j = arg;
-    const struct sl_kernels *k = j->p->k;
-    size_t n = t->col_end - t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
-        float *w = j->w + r * j->p->ld + t->col;
-        k->vadd(w, w, j->m->w0 + t->col, n);
-        k->vsigmoid(w, w, n);
-        k->vscale(w, w, DECAY_SCALE, n);
-        k->vexp(w, w, n);
-    }
-}
-
-/* a, and what follows from it on the same channels: κ before its normalisation, k̃, and -a, which is
- * all that is left to be used of a. */
-static void rate_tile(const void *arg, const struct sl_tile *t)
-{
-    const struct job *j = arg;
-    const struct sl_kernels *k = j->p->k;
-    const struct layer *m = j->m;
-    size_t n = t->col_end - t->col, c = t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
-        size_t at = r * j->p->ld + c;
-        float *a = j->a + at, *key = j->k + at, *ka = j->out + at;
-        k->vadd(a, a, m->a0 + c, n);
-        k->vsigmoid(a, a, n);
-        k->vmul(j->kappa + at, key, m->k_k + c, n);
-        k->vmul(ka, key, a, n);
-        k->lerp(j->k_tilde + at, key, ka, m->k_a + c, n);
-        k->vscale(a, a, -1.0f, n);
-    }
-}
-
-static void value_tile(const void *arg, const struct sl_tile *t)
-{
-    const struct job *j = arg;
-    const struct sl_kernels *k = j->p->k;
-    size_t n = t->col_end - t->col, c = t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
-        size_t at = r * j->p->ld + c;
-        float *gate = j->v_gate + at, *v = j->v + at;
-        k->vadd(gate, gate, j->m->v0 + c, n);
-        k->vsigmoid(gate, gate, n);
-        k->lerp(v, v, j->p->carry + at, gate, n);
-    }
-}
-
 static void second_stage(const struct job *j)
 {
     const struct layer *m = j->m;
     size_t ld = j->p->ld;
     struct sl_product v[] = {
-        {&m->w2, j->w_mid, sl_row_floats(m->w1.n_out), j->w, ld, decay_tile},
-        {&m->a2, j->a_mid, sl_row_floats(m->a1.n_out), j->a, ld, rate_tile},
+        {&m->w2, j->w_mid, sl_row_floats(m->w1.n_out), j->w, ld, NULL},
+        {&m->a2, j->a_mid, sl_row_floats(m->a1.n_out), j->a, ld, NULL},
         {&m->g2, j->g_mid, sl_row_floats(m->g1.n_out), j->g, ld, NULL},
-        {&m->v2, j->v_mid, sl_row_floats(m->v1.n_out), j->v_gate, ld, value_tile},
+        {&m->v2, j->v_mid, sl_row_floats(m->v1.n_out), j->v_gate, ld, NULL},
     };
     size_t n = sizeof v / sizeof *v - (m->first ? 1 : 0);
     sl_pass_products(j->p, v, n, j, NULL);
 }
 
-/* κ, made one long, and -(κ ⊙ a) in a's place, of rows of a head. */
-static void erase_rows(const struct job *j, size_t row, size_t n_rows, size_t c)
+/* What a head's rows are before they go through its state: κ, k̃ and the rest in place. */
+static void open_rows(const struct job *j, const struct head_rows *h)
 {
-    const struct sl_pass *p = j->p;
-    const struct sl_kernels *k = p->k;
-    size_t n = j->m->n;
-    for (size_t t = row; t < row + n_rows; t++) {
-        float *kappa = j->kappa + t * p->ld + c, *a = j->a + t * p->ld + c;
-        float square = k->dot16(kappa, kappa, n);
-        float norm = sqrtf(j->m->fused ? square + KAPPA_EPS : square);
-        /* Not fmaxf: a NaN stays one. */
-        k->vscale(kappa, kappa, 1.0f / (norm < KAPPA_MIN ? KAPPA_MIN : norm), n);
-        k->vmul(a, kappa, a, n);
+    const struct layer *m = j->m;
+    const size_t ld = j->p->ld, c = h->channel;
+    struct sl_wkv7_gates g = {.w0 = m->w0 + c,
+                              .a0 = m->a0 + c,
+                              .k_k = m->k_k + c,
+                              .k_a = m->k_a + c,
+                              .v0 = m->first ? NULL : m->v0 + c,
+                              .decay_scale = DECAY_SCALE,
+                              .eps = m->fused ? KAPPA_EPS : 0,
+                              .least = KAPPA_MIN};
+    for (size_t t = 0; t < h->n; t++) {
+        const size_t at = (h->row + t) * ld + c;
+        g.w = j->w + at;
+        g.a = j->a + at;
+        g.v = j->v + at;
+        g.key = j->k + at;
+        g.gate = m->first ? NULL : j->v_gate + at;
+        g.v_first = m->first ? NULL : j->p->carry + at;
+        g.kappa = h->kappa + t * h->ld;
+        g.k_tilde = h->k_tilde + t * h->ld;
+        j->p->k->wkv7_gates(&g, m->n);
     }
 }
 
-static void run_rows(const struct job *j, float *s, size_t row, size_t n_rows, size_t c)
+static void run_rows(const struct job *j, float *s, const struct head_rows *h)
 {
-    size_t ld = j->p->ld, at = row * ld + c;
-    const struct sl_state_run run = {.n = n_rows,
+    const size_t ld = j->p->ld, at = h->row * ld + h->channel;
+    const struct sl_state_run run = {.n = h->n,
                                      .n_k = j->m->n,
                                      .n_v = j->m->n,
                                      .out = j->out + at,
                                      .ld_out = ld,
-                                     .key = j->k_tilde + at,
+                                     .key = h->k_tilde,
                                      .val = j->v + at,
                                      .q = j->r + at,
-                                     .ld_key = ld,
+                                     .ld_key = h->ld,
                                      .ld_val = ld,
                                      .ld_q = ld,
                                      .decay = j->w + at,
                                      .ld_decay = ld,
-                                     .read = j->kappa + at,
-                                     .ld_read = ld,
+                                     .read = h->kappa,
+                                     .ld_read = h->ld,
                                      .b = j->a + at, /* the sign of what is read is here */
                                      .ld_b = ld};
     j->p->k->state_run(s, &run);
 }
 
 /* The head's outputs: normalised, with what the bonus adds, times the gate. */
-static void finish_rows(const struct job *j, size_t row, size_t n_rows, size_t c, float *bonus)
+static void close_rows(const struct job *j, const struct head_rows *h)
 {
-    const struct sl_pass *p = j->p;
-    const struct sl_kernels *k = p->k;
     const struct layer *m = j->m;
-    size_t n = m->n;
-    for (size_t t = row; t < row + n_rows; t++) {
-        size_t at = t * p->ld + c;
-        float *out = j->out + at;
-        k->layer_norm(out, out, m->ln_x.w + c, m->ln_x.b + c, n, m->ln_x.eps);
-        k->vmul(bonus, j->r + at, m->r_k + c, n);
-        k->vscale(bonus, j->v + at, k->dot16(bonus, j->k_tilde + at, n), n);
-        k->vadd(out, out, bonus, n);
-        k->vmul(out, out, j->g + at, n);
+    const size_t c = h->channel;
+    struct sl_wkv7_out o = {
+        .r_k = m->r_k + c, .w = m->ln_x.w + c, .b = m->ln_x.b + c, .eps = m->ln_x.eps};
+    for (size_t t = 0; t < h->n; t++) {
+        const size_t at = (h->row + t) * j->p->ld + c;
+        o.out = j->out + at;
+        o.r = j->r + at;
+        o.k_tilde = h->k_tilde + t * h->ld;
+        o.v = j->v + at;
+        o.g = j->g + at;
+        j->p->k->wkv7_out(&o, m->n);
     }
 }
 
@@ -507,18 +478,20 @@ static void finish_rows(const struct job *j, size_t row, size_t n_rows, size_t c
  * state beside them, stay in the first-level cache. */
 static void recur(const void *arg, const struct sl_span *span, size_t head, float *tmp)
 {
-    enum { ROWS = 16 };
     const struct job *j = arg;
     const struct layer *m = j->m;
-    size_t c = head * m->n;
-    float *s = (float *)(void *)(span->state + m->state) + c * m->n;
+    const size_t ld = sl_row_floats(m->n);
+    struct head_rows h = {
+        .channel = head * m->n, .kappa = tmp, .k_tilde = tmp + ROWS * ld, .ld = ld};
+    float *s = (float *)(void *)(span->state + m->state) + h.channel * m->n;
     for (size_t t = 0; t < span->n_rows; t += ROWS) {
-        size_t n = span->n_rows - t < ROWS ? span->n_rows - t : ROWS, row = span->row + t;
-        erase_rows(j, row, n, c);
-        run_rows(j, s, row, n, c);
-        finish_rows(j, row, n, c, tmp);
+        h.n = span->n_rows - t < ROWS ? span->n_rows - t : ROWS;
+        h.row = span->row + t;
+        open_rows(j, &h);
+        run_rows(j, s, &h);
+        close_rows(j, &h);
     }
-    sl_pass_keep_shift(j->p, span, m->shift, c, c + m->n);
+    sl_pass_keep_shift(j->p, span, m->shift, h.channel, h.channel + m->n);
 }
 
 static void forward(const struct sl_pass *p, const struct sl_norm *norm, const void *layer)

@@ -245,19 +245,30 @@ static const struct vector_fn vector_fns[] = {
 #undef ROW
 };
 
-/* values: 0 uniform, 1 special and finite, 2 special. `off` moves the operands off alignment. */
+/* Vectors of exactly n floats. values: 0 uniform, 1 special and finite, 2 special. */
+static void open_vectors(float **v, size_t n_vectors, size_t n, int values)
+{
+    for (size_t i = 0; i < n_vectors; i++) {
+        v[i] = floats(n);
+        if (values == 0)
+            fill_uniform(v[i], n, n * 10 + i);
+        else
+            fill_special(v[i], n, n * 10 + i, values == 2);
+    }
+}
+
+static void close_vectors(float **v, size_t n_vectors)
+{
+    for (size_t i = 0; i < n_vectors; i++)
+        sl_free(v[i]);
+}
+
 static void check_vector_fn(const struct sl_kernels *k, const struct vector_fn *f, size_t n,
                             int values, bool in_place)
 {
     char what[128];
     float *in[N_OPERANDS];
-    for (size_t i = 0; i < N_OPERANDS; i++) {
-        in[i] = floats(n);
-        if (values == 0)
-            fill_uniform(in[i], n, n * 10 + i);
-        else
-            fill_special(in[i], n, n * 10 + i, values == 2);
-    }
+    open_vectors(in, N_OPERANDS, n, values);
     float *want = floats(n), *got = in_place ? in[0] : floats(n);
     memset(want, 0, n * sizeof *want);
     if (in_place)
@@ -271,8 +282,7 @@ static void check_vector_fn(const struct sl_kernels *k, const struct vector_fn *
     assert_same_floats(got, want, n, what);
     if (!in_place)
         sl_free(got);
-    for (size_t i = 0; i < N_OPERANDS; i++)
-        sl_free(in[i]);
+    close_vectors(in, N_OPERANDS);
     sl_free(want);
 }
 
@@ -463,13 +473,7 @@ static void check_wkv4(const struct sl_kernels *k, size_t n, int values)
     (void)snprintf(what, sizeof what, "%s wkv4, n = %zu, values %d", k->name, n, values);
     float *x[2][N];
     for (size_t i = 0; i < 2; i++)
-        for (size_t j = 0; j < N; j++) {
-            x[i][j] = floats(n);
-            if (values == 0)
-                fill_uniform(x[i][j], n, n * 10 + j);
-            else
-                fill_special(x[i][j], n, n * 10 + j, values == 2);
-        }
+        open_vectors(x[i], N, n, values);
     for (size_t i = 0; i < 2; i++) /* as in an initial state */
         for (size_t c = 0; c < n; c += 3)
             x[i][NUM][c] = x[i][DEN][c] = 0, x[i][PEAK][c] = -1e30F;
@@ -482,8 +486,7 @@ static void check_wkv4(const struct sl_kernels *k, size_t n, int values)
             assert_same_floats(x[1][j], x[0][j], n, what);
     }
     for (size_t i = 0; i < 2; i++)
-        for (size_t j = 0; j < N; j++)
-            sl_free(x[i][j]);
+        close_vectors(x[i], N);
 }
 
 static void wkv4(void **state)
@@ -494,6 +497,49 @@ static void wkv4(void **state)
         for (size_t n = 0; n <= 40; n++)
             check_wkv4(k, n, values);
         check_wkv4(k, 1003, values);
+    }
+}
+
+/* Of one token, whose vectors are exactly n long each; with a gate of values and without. */
+static void check_wkv7(const struct sl_kernels *k, size_t n, int values, bool gated)
+{
+    enum { W, A, V, KAPPA, K_TILDE, OUT, N_WRITTEN, N = 19 };
+    char what[128];
+    (void)snprintf(what, sizeof what, "%s wkv7, n = %zu, values %d, gated %d", k->name, n, values,
+                   gated);
+    float *x[2][N];
+    for (size_t i = 0; i < 2; i++) {
+        open_vectors(x[i], N, n, values);
+        float **v = x[i], **in = v + N_WRITTEN;
+        /* clang-format off */
+        const struct sl_wkv7_gates gates = {
+            .w = v[W], .a = v[A], .v = v[V], .kappa = v[KAPPA], .k_tilde = v[K_TILDE],
+            .key = in[0], .w0 = in[1], .a0 = in[2], .k_k = in[3], .k_a = in[4],
+            .gate = gated ? in[5] : NULL, .v0 = in[6], .v_first = in[7],
+            .decay_scale = -0.6F, .eps = gated ? 1e-6F : 0, .least = 1e-12F};
+        const struct sl_wkv7_out out = {
+            .out = v[OUT], .r = in[8], .r_k = in[9], .k_tilde = v[K_TILDE], .v = v[V],
+            .g = in[10], .w = in[11], .b = in[12], .eps = 64e-5F};
+        /* clang-format on */
+        (i ? k : ref)->wkv7_gates(&gates, n);
+        (i ? k : ref)->wkv7_out(&out, n);
+    }
+    for (size_t j = 0; j < N_WRITTEN; j++)
+        assert_same_floats(x[1][j], x[0][j], n, what);
+    for (size_t i = 0; i < 2; i++)
+        close_vectors(x[i], N);
+}
+
+static void wkv7(void **state)
+{
+    (void)state;
+    FOR_TABLES(k, ref)
+    for (int values = 0; values < 3; values++) {
+        for (size_t n = 1; n <= 40; n++)
+            check_wkv7(k, n, values, n % 2);
+        check_wkv7(k, 64, values, false);
+        check_wkv7(k, 64, values, true);
+        check_wkv7(k, 509, values, true);
     }
 }
 
@@ -534,6 +580,7 @@ int main(void)
         cmocka_unit_test(states),
         cmocka_unit_test(state_runs),
         cmocka_unit_test(wkv4),
+        cmocka_unit_test(wkv7),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }
