@@ -229,14 +229,22 @@ static void drop_logits(struct sl_candidates *c, const struct sl_cut *cut)
 }
 
 /* Makes the row, of which nothing was dropped yet, a list of its tokens with l ≥ least; there is
- * one. */
+ * one. Its logits are far from the processor: those that the tops name are asked for first. */
 static void make_list(struct sl_candidates *c, float least)
 {
-    size_t n = 0;
-    for (size_t b = 0; b < c->n; b += SL_TOPS) {
-        if (c->top[b / SL_TOPS] < least)
+    enum { LINE = SL_ALIGN / sizeof(float) };
+    uint32_t *from = c->select.members;
+    size_t n = 0, n_from = 0;
+    for (size_t t = 0; t < sl_tops(c->n); t++) {
+        from[n_from] = (uint32_t)(t * SL_TOPS);
+        if (c->top[t] < least)
             continue;
-        for (size_t i = b, end = smaller(b + SL_TOPS, c->n); i < end; i++) {
+        n_from++;
+        for (size_t i = 0; i < SL_TOPS; i += LINE)
+            __builtin_prefetch(c->l + t * SL_TOPS + i);
+    }
+    for (size_t t = 0; t < n_from; t++) {
+        for (size_t i = from[t], end = smaller(i + SL_TOPS, c->n); i < end; i++) {
             c->listed[n] = c->l[i];
             c->ids[n] = (uint32_t)i;
             n += c->l[i] >= least;
