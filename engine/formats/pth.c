@@ -49,8 +49,8 @@ static enum sl_code add_tensor(struct walk *w, const struct sl_pickle_tensor *t)
     struct sl_reader *r = w->m->r;
     struct sl_tensor as = t->as;
     size_t extent, size = sl_dtype_size(as.dtype);
-    /* An untyped storage is counted in bytes; its views, in the tensor's elements. */
-    size_t n = t->storage->dtype ? t->view_n : t->view_n / size;
+    /* An untyped storage and its views are counted in bytes, what is seen of them in elements. */
+    size_t unit = t->storage->dtype ? size : 1, n = t->view_n / (size / unit);
     if (!extent_of(&as, &extent) || (extent && (t->offset > n || extent > n - t->offset)))
         return SL_READER_FAIL(r, FILE_CORRUPT,
                               "tensor \"%.160s\" (offset %zu, shape and strides of %u dimensions) "
@@ -63,7 +63,7 @@ static enum sl_code add_tensor(struct walk *w, const struct sl_pickle_tensor *t)
                                   "missing",
                                   t->storage->key_n < 80 ? (int)t->storage->key_n : 80,
                                   t->storage->key, w->name);
-        as.data = t->storage->data + (t->view_at + t->offset) * size;
+        as.data = t->storage->data + t->view_at * unit + t->offset * size;
     }
     return sl_reader_add(r, &as, w->name, w->name_n);
 }

@@ -259,7 +259,7 @@ void pick_global(struct bytes *b, const char *module, const char *name)
     put_byte(b, '\n');
 }
 
-void pick_storage(struct bytes *b, const char *type, const char *key, int64_t n, bool legacy)
+static void begin_storage(struct bytes *b, const char *type, const char *key, int64_t n)
 {
     put_byte(b, '(');
     pick_text(b, "storage");
@@ -267,9 +267,23 @@ void pick_storage(struct bytes *b, const char *type, const char *key, int64_t n,
     pick_text(b, key);
     pick_text(b, "cpu");
     pick_int(b, n);
-    if (legacy)
-        put_byte(b, 'N');
-    put_text(b, "tQ");
+}
+
+void pick_storage(struct bytes *b, const char *type, const char *key, int64_t n, bool legacy)
+{
+    begin_storage(b, type, key, n);
+    put_text(b, legacy ? "NtQ" : "tQ");
+}
+
+void pick_storage_view(struct bytes *b, const char *type, const char *key, int64_t n, int64_t at,
+                       int64_t length)
+{
+    begin_storage(b, type, key, n);
+    put_byte(b, '(');
+    pick_text(b, "view");
+    pick_int(b, at);
+    pick_int(b, length);
+    put_text(b, "ttQ");
 }
 
 static void pick_sizes(struct bytes *b, unsigned rank, const int64_t *v)

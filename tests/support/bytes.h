@@ -61,6 +61,9 @@ void pick_int(struct bytes *b, int64_t v);      /* LONG1 of eight bytes */
 void pick_global(struct bytes *b, const char *module, const char *name);
 /* BINPERSID of ('storage', torch.TYPE, key, 'cpu', n); legacy files have a None besides. */
 void pick_storage(struct bytes *b, const char *type, const char *key, int64_t n, bool legacy);
+/* The same with a view, ('view', at, length). */
+void pick_storage_view(struct bytes *b, const char *type, const char *key, int64_t n, int64_t at,
+                       int64_t length);
 /* _rebuild_tensor_v2 over such a storage; shape and stride have rank entries. */
 void pick_tensor(struct bytes *b, const char *type, const char *key, int64_t n, int64_t offset,
                  unsigned rank, const int64_t *shape, const int64_t *stride, bool legacy);

@@ -254,6 +254,42 @@ static void test_names_and_other_values(void **state)
     bytes_done(&p);
 }
 
+/* A view of an untyped storage begins and ends at bytes, what is seen of it at elements. */
+static void test_views_of_an_untyped_storage(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dtype;
+        int64_t at, n, offset, first;
+    } cases[] = {{"float32", 8, 32, 0, 8},   {"float32", 8, 32, 7, 36}, {"float32", 48, 16, 3, 60},
+                 {"float32", 60, 4, 0, 60},  {"float32", 60, 4, 1, -1}, {"float32", 60, 3, 0, -1},
+                 {"float64", 40, 24, 2, 56}, {"float64", 40, 24, 3, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bytes p = {0};
+        unsigned char *copy;
+        put_text(&p, "\x80\2}");
+        pick_text(&p, "w");
+        pick_global(&p, "torch._utils", "_rebuild_tensor_v3");
+        put_text(&p, "(");
+        pick_storage_view(&p, "UntypedStorage", "0", 64, cases[i].at, cases[i].n);
+        pick_int(&p, cases[i].offset);
+        put_text(&p, "K\1\x85K\1\x85\x89}");
+        pick_global(&p, "torch", cases[i].dtype);
+        put_text(&p, "tRs.");
+        if (cases[i].first < 0) {
+            assert_refused(&p, SL_E_FILE_CORRUPT, "beyond its storage");
+            bytes_done(&p);
+            continue;
+        }
+        struct sl_tensors *t = open_pickle(&p, &copy);
+        assert_int_equal(t->n, 1);
+        assert_int_equal(t->v[0].data[0], cases[i].first);
+        sl_tensors_close(t);
+        free(copy);
+        bytes_done(&p);
+    }
+}
+
 /* Protocol 4: frames, short strings, MEMOIZE, STACK_GLOBAL. {"t": tensor, "same": the same} */
 static void test_protocol_4(void **state)
 {
@@ -342,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_every_element_type),
         cmocka_unit_test(test_names_and_other_values),
+        cmocka_unit_test(test_views_of_an_untyped_storage),
         cmocka_unit_test(test_protocol_4),
         cmocka_unit_test(test_roots_and_keys),
     };

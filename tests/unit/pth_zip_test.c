@@ -273,22 +273,11 @@ static void put_object(struct bytes *b, const char *type, const int64_t *view)
     put_text(b, "\x80\2}");
     pick_text(b, "w");
     pick_global(b, "torch._utils", "_rebuild_tensor_v2");
-    put_text(b, "((");
-    pick_text(b, "storage");
-    pick_global(b, "torch", type);
-    pick_text(b, "key");
-    pick_text(b, "cpu");
-    pick_int(b, 16);
-    if (view) {
-        put_byte(b, '(');
-        pick_text(b, "view");
-        pick_int(b, view[0]);
-        pick_int(b, view[1]);
-        put_byte(b, 't');
-    } else {
-        put_byte(b, 'N');
-    }
-    put_text(b, "tQ");
+    put_byte(b, '(');
+    if (view)
+        pick_storage_view(b, type, "key", 16, view[0], view[1]);
+    else
+        pick_storage(b, type, "key", 16, true);
     pick_int(b, view ? 0 : 1);
     put_text(b, "K\2K\3\x86K\1K\4\x86\x89}tRs.");
 }
