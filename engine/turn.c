@@ -27,6 +27,14 @@ static enum sl_code check_spec(const struct sl_turn_spec *s, size_t vocab, struc
         return sl_fail_param(err, SL_E_INVALID_VALUE, "prompt", "the prompt is empty");
     if (s->max_tokens > SIZE_MAX / 256 - s->n_prompt)
         return sl_fail_param(err, SL_E_INVALID_VALUE, "max_tokens", "max_tokens is too large");
+    if (s->n_held > s->max_tokens)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "held",
+                             "%zu tokens are held; max_tokens allows %zu", s->n_held,
+                             s->max_tokens);
+    if (s->ring && s->ring->n > SL_PENALTY_LAST_N_MAX)
+        return sl_fail_param(err, SL_E_INVALID_VALUE, "ring",
+                             "the ring holds %u tokens; up to %d are allowed", (unsigned)s->ring->n,
+                             SL_PENALTY_LAST_N_MAX);
     if (s->n_stops > SL_STOPS_MAX)
         return sl_fail_param(err, SL_E_INVALID_VALUE, "stop",
                              "%zu stop strings; up to %d are "
@@ -49,6 +57,8 @@ static enum sl_code check_spec(const struct sl_turn_spec *s, size_t vocab, struc
         c = check_ids("generated", s->generated, s->n_generated, vocab, err);
     if (!c)
         c = check_ids("stop_tokens", s->stop_tokens, s->n_stop_tokens, vocab, err);
+    if (!c && s->ring)
+        c = check_ids("ring", s->ring->tokens, s->ring->n, vocab, err);
     return c ? c : sl_sampling_check(&s->sampling, vocab, err);
 }
 
@@ -142,7 +152,8 @@ static size_t prompt_end(const struct sl_turn *t)
     return t->spec.max_tokens ? t->n_prompt : t->n_prompt - 1;
 }
 
-/* The result; all of it is released but the last n_held tokens. */
+/* The result; all of it is released but the last n_held tokens. Of a turn that failed what was
+ * released stays so, though nothing of it is to be kept. */
 static void settle(struct sl_turn *t, enum sl_finish reason, bool complete, size_t n_held,
                    int64_t now_us)
 {
@@ -158,7 +169,8 @@ static void settle(struct sl_turn *t, enum sl_finish reason, bool complete, size
     r->queue_us = t->started_us - t->created_us;
     r->prefill_us = (t->prefilled_us ? t->prefilled_us : now_us) - t->started_us;
     r->decode_us = t->prefilled_us ? now_us - t->prefilled_us : 0;
-    atomic_store_explicit(&t->released, r->n_tokens - n_held, memory_order_release);
+    if (complete)
+        atomic_store_explicit(&t->released, r->n_tokens - n_held, memory_order_release);
     t->phase = SL_TURN_DONE;
 }
 

@@ -253,6 +253,13 @@ static void test_bad_specs_are_named(void **state)
     s = good, s.sampling.penalty_last_n = 1025, refused(s, "penalty_last_n");
     s = good, s.logprobs = 21, refused(s, "logprobs");
     s = good, s.max_tokens = SIZE_MAX / 2, refused(s, "max_tokens");
+    static const uint32_t held[6];
+    s = good, s.held = held, s.n_held = 6, refused(s, "held"); /* of five */
+    s = good, s.held = &beyond, s.n_held = 1, refused(s, "held");
+    struct sl_penalty_ring ring = {.n = 1, .tokens = {beyond}};
+    s = good, s.ring = &ring, refused(s, "ring");
+    ring = (struct sl_penalty_ring){.n = SL_PENALTY_LAST_N_MAX + 1};
+    refused(s, "ring");
     free(ids);
 }
 
