@@ -39,13 +39,13 @@
     X(STORE_SYNCS, COUNTER, "slate_store_syncs_total", "Syncs of the log")                         \
     X(STORE_RETRIES, COUNTER, "slate_store_retries_total", "Calls of Redis that were sent again")  \
     X(STORE_RECONNECTS, COUNTER, "slate_store_reconnects_total", "Connections to Redis made anew") \
-    X(STORE_FAILURES, COUNTER, "slate_store_failures_total", "Writes that failed")                 \
+    X(STORE_FAILURES, COUNTER, "slate_store_failures_total", "Calls of the store that failed")     \
     X(STORE_LOG_BYTES, GAUGE, "slate_store_log_bytes", "Bytes of the log")                         \
     X(STORE_READ_ONLY, GAUGE, "slate_store_read_only", "1 while the store refuses writes")         \
     X(PROMPT_TOKENS, COUNTER, "slate_prompt_tokens_total", "Tokens of prompts read")               \
     X(COMPLETION_TOKENS, COUNTER, "slate_completion_tokens_total", "Tokens generated")             \
     X(TURNS, COUNTER, "slate_turns_total", "Turns that ended")                                     \
-    X(TURNS_FAILED, COUNTER, "slate_turns_failed_total", "Turns that ended with an error")         \
+    X(TURNS_FAILED, COUNTER, "slate_turns_failed_total", "Turns that the server failed")           \
     X(TURNS_ABORTED, COUNTER, "slate_turns_aborted_total", "Turns whose client went away")         \
     X(TURNS_REFUSED, COUNTER, "slate_turns_refused_total", "Turns refused by admission limits")    \
     X(STEPS, COUNTER, "slate_engine_steps_total", "Steps of the engine")                           \
@@ -54,7 +54,7 @@
     X(REPLAY_ROWS, COUNTER, "slate_engine_replay_tokens_total", "Rows replayed after a cut")       \
     X(ENGINE_BUSY, COUNTER, "slate_engine_busy_seconds_total", "Time spent in steps")              \
     X(REQUEST_DURATION, HISTOGRAM, "gen_ai_server_request_duration_seconds",                       \
-      "From a turn's request to its last byte")                                                    \
+      "From a turn's request to its end")                                                          \
     X(FIRST_TOKEN, HISTOGRAM, "gen_ai_server_time_to_first_token_seconds",                         \
       "From a turn's request to its first token")                                                  \
     X(PER_TOKEN, HISTOGRAM, "gen_ai_server_time_per_output_token_seconds",                         \

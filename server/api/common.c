@@ -151,7 +151,8 @@ void sl_app_count_turn(const struct sl_app *app, const struct sl_run_result *res
 {
     struct sl_metrics *m = sl_server_metrics(app->server);
     sl_metric_add(m, SL_M_TURNS, 1);
-    if (res->error.code)
+    /* What the client did wrong, or may try again, is no failure of the server's. */
+    if (res->error.code && sl_code_http(res->error.code) >= 500)
         sl_metric_add(m, SL_M_TURNS_FAILED, 1);
     sl_metric_add(m, SL_M_PROMPT_TOKENS, (double)res->prompt_tokens);
     sl_metric_add(m, SL_M_COMPLETION_TOKENS, (double)res->n_tokens);

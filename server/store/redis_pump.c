@@ -203,23 +203,6 @@ static void start(struct sl_rd_op *op)
         sl_rd_send_soon(op);
 }
 
-/* What is wrong with the store, and not with what was asked of it. */
-static bool is_failure(enum sl_code c)
-{
-    switch (c) {
-    case SL_E_STORE_UNAVAILABLE:
-    case SL_E_STORE_FULL:
-    case SL_E_STORE_CORRUPT:
-    case SL_E_SNAPSHOT_CORRUPT:
-    case SL_E_COMMIT_UNKNOWN:
-    case SL_E_IO:
-    case SL_E_NO_MEMORY:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Its session's next one can come; it calls back and is gone. */
 static void end(struct sl_rd_op *op)
 {
@@ -239,7 +222,7 @@ static void end(struct sl_rd_op *op)
     r->n_transfers -= op->is_transfer;
     unlink_op(r, op);
     r->n_ops--;
-    r->stats.failures += is_failure(op->code);
+    r->stats.failures += sl_store_is_failure(op->code);
     r->stats.commits += op->code == SL_OK && op->write_sent;
     sl_rd_owe(op);
     sl_rd_tell(op);

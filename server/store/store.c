@@ -10,6 +10,22 @@ static const struct sl_store_kind *const kinds[] = {&sl_store_dir, &sl_store_red
 
 enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
+bool sl_store_is_failure(enum sl_code c)
+{
+    switch (c) {
+    case SL_E_STORE_UNAVAILABLE:
+    case SL_E_STORE_FULL:
+    case SL_E_STORE_CORRUPT:
+    case SL_E_SNAPSHOT_CORRUPT:
+    case SL_E_COMMIT_UNKNOWN:
+    case SL_E_IO:
+    case SL_E_NO_MEMORY:
+        return true;
+    default:
+        return false;
+    }
+}
+
 enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options *opt,
                            void (*head)(void *arg, const struct sl_store_head *h), void *arg,
                            struct sl_error *err)

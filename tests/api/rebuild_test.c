@@ -329,6 +329,8 @@ static void test_none(void **state)
     node_stop(&node);
     with(2, NULL, "--keep-transcript", NULL); /* too late */
     expect_error(session_post(node.a.client, "it", "/rebuild"), 409, "no_transcript", NULL);
+    /* It was read, and nothing is wrong with the store. */
+    assert_true(metric(node.a.client, "slate_store_failures_total") == 0);
     node_stop(&node);
     with(1, NULL, "--keep-transcript", NULL);
     expect_error(session_post(node.a.client, "it", "/rebuild"), 409, "no_transcript", NULL);
