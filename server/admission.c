@@ -33,7 +33,7 @@ void sl_run_return_tokens(struct sl_run *r)
     sl_tenant_return_tokens(r->spec.tenant, left, uv_now(r->ts->loop));
 }
 
-enum { CLOCK_MS = 20, MANY_BYTES = 16 * SL_LONG_BYTES };
+enum { CLOCK_MS = 20 };
 
 /* --- the way into the engine ----------------------------------------------------------------- */
 
@@ -399,19 +399,13 @@ static enum sl_code lead(struct sl_run *r, struct sl_error *err)
     return SL_OK;
 }
 
-/* Too long for the loop. Some vocabularies read what stands before each message again. */
-static bool is_long(const struct sl_run_spec *s)
-{
-    return s->text->n > SL_LONG_BYTES || s->n_verbatim > MANY_BYTES / (s->text->n + 1);
-}
-
 static enum sl_code read_prompt(struct sl_run *r, struct sl_error *err)
 {
     const struct sl_run_spec *s = &r->spec;
     enum sl_code c = lead(r, err);
     if (c)
         return c;
-    if (s->text && is_long(s)) {
+    if (s->text && s->text->n > SL_LONG_BYTES) {
         c = r->owned_prompt ? SL_OK : own_prompt(r, err);
         if (!c && !r->owned)
             c = own_settings(r, err);

@@ -122,41 +122,27 @@ static enum sl_code put_id(struct sl_bpe_run *r, uint32_t id)
     return c;
 }
 
-/* Where a normaliser puts what was in front of byte `at` of raw[0..n): before this byte. */
-static enum sl_code mapped(struct sl_bpe_run *r, struct sl_bpe_buf bufs[2], bool continues,
-                           const unsigned char *raw, size_t at, size_t *ret)
+/* The verbatim ranges of a piece of the text, from its begin on; the pieces come in order. */
+static enum sl_code take_verbatim(struct sl_bpe_run *r, const struct sl_tokenizer_text *text,
+                                  struct sl_range piece, struct sl_bpe_edges *ret)
 {
-    const unsigned char *s;
-    return sl_bpe_normalise(r->b, &r->matcher, bufs, continues, raw, at, &s, ret, r->err);
-}
-
-/* The verbatim ranges of a piece of the raw text, as ranges of what it was normalised to. Taken
- * from the length of each beginning's normal form, which can be off by a character that composes
- * over the border; a special token that reaches over a border is none either way. */
-static enum sl_code map_verbatim(struct sl_bpe_run *r, const struct sl_tokenizer_text *text,
-                                 struct sl_range piece, bool continues, struct sl_range **ret,
-                                 size_t *ret_n)
-{
-    struct sl_bpe_buf bufs[2] = {{0}};
-    const unsigned char *raw = (const unsigned char *)text->s + piece.begin;
-    struct sl_range *v = sl_malloc((text->n_verbatim + 1) * sizeof *v);
-    enum sl_code c =
-        v ? SL_OK : sl_fail(r->err, SL_E_NO_MEMORY, "no memory for a text of %zu bytes", text->n);
-    for (size_t i = 0; !c && i < text->n_verbatim; i++) {
-        struct sl_range q = text->verbatim[i];
-        if (q.end <= piece.begin || q.begin >= piece.end)
-            continue;
-        q.begin = q.begin > piece.begin ? q.begin - piece.begin : 0;
-        q.end = (q.end < piece.end ? q.end : piece.end) - piece.begin;
-        c = mapped(r, bufs, continues, raw, q.begin, &v[*ret_n].begin);
-        if (!c)
-            c = mapped(r, bufs, continues, raw, q.end, &v[*ret_n].end);
-        *ret_n += c == SL_OK;
+    const struct sl_range *v = text->verbatim;
+    while (r->n_passed < text->n_verbatim && v[r->n_passed].end <= piece.begin)
+        r->n_passed++;
+    size_t begin = r->n_passed, end = begin;
+    while (end < text->n_verbatim && v[end].begin < piece.end)
+        end++;
+    if (begin == end)
+        return SL_OK;
+    ret->v = sl_malloc((end - begin) * sizeof *ret->v);
+    if (!ret->v)
+        return sl_fail(r->err, SL_E_NO_MEMORY, "no memory for a text of %zu bytes", text->n);
+    for (size_t i = begin; i < end; i++) {
+        size_t from = v[i].begin > piece.begin ? v[i].begin : piece.begin;
+        size_t to = v[i].end < piece.end ? v[i].end : piece.end;
+        ret->v[ret->n++] = (struct sl_range){from - piece.begin, to - piece.begin};
     }
-    sl_bpe_buf_done(&bufs[0]);
-    sl_bpe_buf_done(&bufs[1]);
-    *ret = v;
-    return c;
+    return SL_OK;
 }
 
 /* A normalised piece: added tokens that are looked for there, words between them. */
@@ -186,18 +172,18 @@ static enum sl_code put_raw(struct sl_bpe_run *r, const struct sl_tokenizer_text
                             struct sl_range piece)
 {
     const unsigned char *s = (const unsigned char *)text->s + piece.begin;
-    size_t n = piece.end - piece.begin, n_verbatim = 0;
+    size_t n = piece.end - piece.begin;
     bool begins = piece.begin == 0;
-    struct sl_range *verbatim = NULL;
+    struct sl_bpe_edges verbatim = {0};
     enum sl_code c = SL_OK;
-    if (r->b->normalised.has_special && text->n_verbatim)
-        c = map_verbatim(r, text, piece, begins && r->continues, &verbatim, &n_verbatim);
+    if (r->b->normalised.has_special)
+        c = take_verbatim(r, text, piece, &verbatim);
     if (!c)
-        c = sl_bpe_normalise(r->b, &r->matcher, r->normal, begins && r->continues, s, n, &s, &n,
-                             r->err);
+        c = sl_bpe_normalise(r->b, &r->matcher, r->normal, begins && r->continues, &verbatim, s, n,
+                             &s, &n, r->err);
     if (!c && n)
-        c = put_normalised(r, s, n, begins, verbatim, n_verbatim);
-    sl_free(verbatim);
+        c = put_normalised(r, s, n, begins, verbatim.v, verbatim.n);
+    sl_free(verbatim.v);
     return c;
 }
 

@@ -49,7 +49,7 @@ static enum sl_code replace(struct work *w, const struct sl_bpe_decode *d)
 {
     if (w->now.n == 0) /* and an empty match is none */
         return SL_OK;
-    enum sl_code c = sl_bpe_replace(&w->next, &d->pattern, d->content, d->n_content, &w->m,
+    enum sl_code c = sl_bpe_replace(&w->next, &d->pattern, d->content, d->n_content, &w->m, NULL,
                                     w->now.v, w->now.n, w->err);
     swap(w);
     return c;

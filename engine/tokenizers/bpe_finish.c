@@ -21,7 +21,7 @@ static enum sl_code find_text(const struct sl_bpe *b, struct sl_bpe_added *a,
     size_t n = a->n_content;
     enum sl_code c = SL_OK;
     if (a->normalized)
-        c = sl_bpe_normalise(b, m, bufs, false, s, n, &s, &n, err);
+        c = sl_bpe_normalise(b, m, bufs, false, NULL, s, n, &s, &n, err);
     if (c)
         return c;
     if (n == 0)

@@ -91,12 +91,27 @@ SL_NODISCARD enum sl_code sl_bpe_search_next(struct sl_bpe_search *s, struct sl_
                                              bool *ret_found, struct sl_range *ret,
                                              struct sl_error *err);
 
+/* Ranges of a text, ascending and apart, carried through what is made of it: at each step whatever
+ * is made of a range's bytes is in the range after it. A step takes the edges one after another
+ * (begin, end, begin, ...), all of those up to the text's end; e NULL: there are none. */
+struct sl_bpe_edges {
+    struct sl_range *v;
+    size_t n, at; /* ranges; the next edge */
+};
+
+void sl_bpe_edges_again(struct sl_bpe_edges *e);
+bool sl_bpe_edge_before(const struct sl_bpe_edges *e, size_t end); /* is there one? */
+size_t sl_bpe_edge(const struct sl_bpe_edges *e);
+bool sl_bpe_edge_begins(const struct sl_bpe_edges *e);
+/* The next edge is at `at` now, and not before the one before it. */
+void sl_bpe_edge_put(struct sl_bpe_edges *e, size_t at);
+
 /* Appends s[0..n) with each match as content[0..n_content). Errors: those of searching, TOO_LARGE.
  */
 SL_NODISCARD enum sl_code sl_bpe_replace(struct sl_bpe_buf *dst, const struct sl_bpe_pattern *p,
                                          const void *content, size_t n_content,
-                                         struct sl_bpe_matcher *m, const unsigned char *s, size_t n,
-                                         struct sl_error *err);
+                                         struct sl_bpe_matcher *m, struct sl_bpe_edges *e,
+                                         const unsigned char *s, size_t n, struct sl_error *err);
 
 /* --- normalisers: bpe_normal.c -----------------------------------------------------------------*/
 
@@ -125,7 +140,7 @@ struct sl_bpe;
  * `continues`: nothing is put in front. */
 SL_NODISCARD enum sl_code sl_bpe_normalise(const struct sl_bpe *b, struct sl_bpe_matcher *m,
                                            struct sl_bpe_buf bufs[2], bool continues,
-                                           const unsigned char *s, size_t n,
+                                           struct sl_bpe_edges *e, const unsigned char *s, size_t n,
                                            const unsigned char **ret, size_t *ret_n,
                                            struct sl_error *err);
 
@@ -333,6 +348,7 @@ struct sl_bpe_run { /* one encoding */
     struct sl_token_list *out;
     struct sl_error *err;
     bool continues;
+    size_t n_passed; /* verbatim ranges that end before the piece at hand */
     struct sl_bpe_matcher matcher;
     struct sl_bpe_buf normal[2];
     struct sl_bpe_buf split[SL_BPE_STEPS_MAX][2];

@@ -181,7 +181,8 @@ enum sl_code sl_bpe_search_next(struct sl_bpe_search *s, struct sl_bpe_matcher *
 
 enum sl_code sl_bpe_replace(struct sl_bpe_buf *dst, const struct sl_bpe_pattern *p,
                             const void *content, size_t n_content, struct sl_bpe_matcher *m,
-                            const unsigned char *s, size_t n, struct sl_error *err)
+                            struct sl_bpe_edges *e, const unsigned char *s, size_t n,
+                            struct sl_error *err)
 {
     struct sl_bpe_search search = {.pattern = p, .s = s, .n = n, .last_end = SIZE_MAX};
     struct sl_range match;
@@ -189,13 +190,24 @@ enum sl_code sl_bpe_replace(struct sl_bpe_buf *dst, const struct sl_bpe_pattern 
     for (;;) {
         bool found = false;
         enum sl_code c = sl_bpe_search_next(&search, m, &found, &match, err);
-        if (!c)
-            c = sl_bpe_buf_put(dst, s + done, (found ? match.begin : n) - done, err);
+        if (c)
+            return c;
+        size_t end = found ? match.begin : n, before = dst->n;
+        while (sl_bpe_edge_before(e, found ? end : n + 1))
+            sl_bpe_edge_put(e, before + (sl_bpe_edge(e) - done));
+        c = sl_bpe_buf_put(dst, s + done, end - done, err);
         if (c || !found)
             return c;
+        before = dst->n;
         c = sl_bpe_buf_put(dst, content, n_content, err);
         if (c)
             return c;
+        /* A range that ends where a match begins has none of it, if there is any of it. */
+        bool is_empty = match.end == match.begin;
+        while (sl_bpe_edge_before(e, match.end + is_empty))
+            sl_bpe_edge_put(e, sl_bpe_edge_begins(e) || (sl_bpe_edge(e) == match.begin && !is_empty)
+                                   ? before
+                                   : dst->n);
         done = match.end;
     }
 }
