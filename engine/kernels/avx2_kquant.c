@@ -122,7 +122,7 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
 #pragma GCC unroll 4
     for (int p = 0; p < panels; p++)
         for (size_t i = 0; i < sl_group_bytes(type); i += SL_ALIGN)
-            _mm_prefetch(w + (size_t)p * j->panel + ahead + i, _MM_HINT_T0);
+            _mm_prefetch(w + (size_t)p * j->panel + ahead + i, _MM_HINT_T1);
 #pragma GCC unroll 8
     for (size_t s = 0; s < SL_STEPS; s++) {
         step(rows, panels, type, s % run == 0, part, j, w, x, s);
@@ -186,7 +186,7 @@ static ALWAYS_INLINE void few_tile(const int rows, const int panels, const enum 
              ahead_of(type, j->n_groups, j->panel, (size_t)panels, g), x);
         add_groups(rows, panels, acc, sum, j, record, x);
         for (int p = 0; p < panels; p++)
-            _mm_prefetch(scales + (size_t)(panels + p) * j->panel, _MM_HINT_T0);
+            _mm_prefetch(scales + (size_t)(panels + p) * j->panel, _MM_HINT_T1);
         if (type == SL_DTYPE_Q4_K)
             take_minima(rows, panels, acc, j, record, scales, x);
     }

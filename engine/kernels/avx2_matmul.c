@@ -94,7 +94,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum weig
     for (size_t k = 0; k < n_k; k++, w += group, ahead += ahead_step, x++) {
 #pragma GCC unroll 6
         for (int p = 0; p < panels; p++) {
-            _mm_prefetch(ahead + (size_t)p * ahead_panel, _MM_HINT_T0);
+            _mm_prefetch(ahead + (size_t)p * ahead_panel, _MM_HINT_T1);
             if (panels > 1) {
                 add_halves(rows, type, acc + (ptrdiff_t)p * rows, w + (size_t)p * w_panel, x, ldx);
                 continue;

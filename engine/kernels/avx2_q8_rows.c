@@ -94,13 +94,13 @@ static ALWAYS_INLINE void tile(const int rows, const bool widens, const struct t
     for (size_t g = 0; g < t->n_groups; g++, scales += SL_GROUP_SCALES) {
         const int16_t *x = t->x->q[0][g];
         if (widens)
-            _mm_prefetch(scales + t->ahead_d, _MM_HINT_T0);
+            _mm_prefetch(scales + t->ahead_d, _MM_HINT_T1);
 #pragma GCC unroll 8
         for (size_t s = 0; s < SL_STEPS; s++, wide += SL_STEP_CODES) {
             struct pair even, odd;
             if (widens) {
                 __m256i a = load32(codes), b = load32(codes + 32);
-                _mm_prefetch(codes + t->ahead, _MM_HINT_T0);
+                _mm_prefetch(codes + t->ahead, _MM_HINT_T1);
                 even = (struct pair){even_of(a), even_of(b)};
                 odd = (struct pair){odd_of(a), odd_of(b)};
                 store32(wide, even.lo);

@@ -49,7 +49,7 @@ static ALWAYS_INLINE void dots_q8(const int rows, const int panels, struct pair 
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *at = w + (size_t)p * panel + s * SL_STEP_CODES;
-            _mm_prefetch(at + ahead, _MM_HINT_T0);
+            _mm_prefetch(at + ahead, _MM_HINT_T1);
             __m256i lo = load32(at), hi = load32(at + 32);
             __m256i abs_lo = _mm256_abs_epi8(lo), abs_hi = _mm256_abs_epi8(hi);
 #pragma GCC unroll 4
@@ -80,9 +80,9 @@ static ALWAYS_INLINE void dots_levels(const int rows, const int panels, const en
         for (int p = 0; p < panels; p++) {
             const uint8_t *group = w + (size_t)p * j->panel;
             if (s % 2 == 0) /* a line is two steps */
-                _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T0);
+                _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T1);
             if (type == SL_DTYPE_Q5 && s == 0)
-                _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T0);
+                _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T1);
             struct pair v = levels64(type, table, group, s);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
@@ -119,7 +119,7 @@ static ALWAYS_INLINE void few_tile(const int rows, const int panels, const enum 
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *d = scales + (size_t)p * j->panel;
-            _mm_prefetch(d + (size_t)panels * j->panel, _MM_HINT_T0);
+            _mm_prefetch(d + (size_t)panels * j->panel, _MM_HINT_T1);
             __m256 d_lo = scales8(d), d_hi = scales8(d + 16);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {

@@ -46,7 +46,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum weig
             w[p] = weights16(type, wk + (size_t)p * w_panel);
             if (widens)
                 _mm512_store_ps(wide + ((size_t)p * K_BLOCK + k) * SL_PANEL, w[p]);
-            _mm_prefetch(ahead + (size_t)p * ahead_panel, _MM_HINT_T0);
+            _mm_prefetch(ahead + (size_t)p * ahead_panel, _MM_HINT_T1);
         }
 #pragma GCC unroll 12
         for (int r = 0; r < rows; r++) {

@@ -10,7 +10,7 @@
 enum {
     K_GROUPS = 96,     /* of a block of k: 24 KiB of 4-bit codes, 48 of ready ones */
     AHEAD_BYTES = 8192 /* that a tile asks memory for, over all its panels: what the processor's own
-                          prefetching does not do */
+                          prefetching does not do; into which cache, see matmul_of.h */
 };
 
 /* A tile over n_groups groups. */

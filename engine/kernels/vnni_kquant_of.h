@@ -33,9 +33,9 @@ static ALWAYS_INLINE void dots(const int rows, const int panels, const enum sl_d
                           *high = at + SL_Q6_K_HIGH + s * SL_Q6_K_STEP_HIGH;
             const ints v = ready ? load_codes(at + s * SL_STEP_CODES) : step_codes(type, low, high);
             if (!ready && s % 2 == 0)
-                _mm_prefetch(low + ahead, _MM_HINT_T0);
+                _mm_prefetch(low + ahead, _MM_HINT_T1);
             if (!ready && type == SL_DTYPE_Q6_K && s % 4 == 0)
-                _mm_prefetch(high + ahead, _MM_HINT_T0);
+                _mm_prefetch(high + ahead, _MM_HINT_T1);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++)
                 sum[p * rows + r] =
@@ -103,7 +103,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         const uint8_t *scales = record + sl_k_group_at(type, g % SL_K_GROUPS);
 #pragma GCC unroll 4
         for (int p = 0; p < panels && !ready; p++)
-            _mm_prefetch(scales + (size_t)(panels + p) * j->panel, _MM_HINT_T0);
+            _mm_prefetch(scales + (size_t)(panels + p) * j->panel, _MM_HINT_T1);
 #pragma GCC unroll 2
         for (size_t s = 0; s < SL_STEPS; s += one) {
             dots(rows, panels, type, ready, sum, j, w, ahead, x, s, s + one);

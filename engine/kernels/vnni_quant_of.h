@@ -46,11 +46,11 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
                 const uint8_t *group = w + (size_t)p * j->w_panel;
                 const ints v = unsigned_codes(type, ready, group, s, levels);
                 if (!ready && type == SL_DTYPE_Q8)
-                    _mm_prefetch(group + s * SL_STEP_CODES + ahead, _MM_HINT_T0);
+                    _mm_prefetch(group + s * SL_STEP_CODES + ahead, _MM_HINT_T1);
                 if (!ready && type != SL_DTYPE_Q8 && s % 2 == 0) /* a line is two steps */
-                    _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T0);
+                    _mm_prefetch(group + s * (SL_STEP_CODES / 2) + ahead, _MM_HINT_T1);
                 if (!ready && type == SL_DTYPE_Q5 && s == 0)
-                    _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T0);
+                    _mm_prefetch(group + SL_Q4_GROUP + ahead, _MM_HINT_T1);
 #pragma GCC unroll 14
                 for (int r = 0; r < rows; r++)
                     sum[p * rows + r] =
@@ -65,7 +65,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
             const uint8_t *at = scales + (size_t)p * panel;
             const floats d = scales_of(at);
             if (!ready)
-                _mm_prefetch(at + (size_t)panels * panel, _MM_HINT_T0);
+                _mm_prefetch(at + (size_t)panels * panel, _MM_HINT_T1);
 #pragma GCC unroll 14
             for (int r = 0; r < rows; r++)
                 acc[p * rows + r] =
