@@ -163,7 +163,7 @@ static void load(struct sl_load *l, size_t i, void *layer)
     m->ln_x.eps = EPS_LN_X;
 
     sl_load_scratch(l, (N_MIX + 4) * ld + ranks, ld);
-    sl_load_scratch(l, 0, 2 * ROWS * sl_row_floats(m->n));
+    sl_load_scratch(l, 0, (size_t)2 * ROWS * sl_row_floats(m->n));
     sl_load_carry(l, ld);
 }
 
