@@ -126,6 +126,8 @@ static void systemd_takes_its_units(void **state)
         must("grep -q '^NoNewPrivileges=yes' deploy/%s.service && grep -q '^ProtectSystem=strict' "
              "deploy/%s.service",
              files[i], files[i]);
+        /* An option of the command line would count before the file's variables. */
+        must("grep -q '^ExecStart=/usr/local/bin/slate serve$' deploy/%s.service", files[i]);
     }
 }
 
@@ -215,7 +217,7 @@ static void the_time_to_end_is_enough(void **state)
                 number_after(compose, "SLATE_DRAIN_DELAY: ") +
                     number_after(compose, "SLATE_DRAIN_TIMEOUT: ") + AFTER_S);
     assert_true(number_after("deploy/slate-fleet.service", "TimeoutStopSec=") >
-                number_after("deploy/slate-fleet.service", "--drain-delay ") + DRAIN_S + AFTER_S);
+                number_after("deploy/slate-fleet.service", "SLATE_DRAIN_DELAY=") + DRAIN_S + AFTER_S);
     assert_true(number_after("deploy/slate.service", "TimeoutStopSec=") > DRAIN_S + AFTER_S);
 }
 
