@@ -40,6 +40,8 @@
     X(STORE_RETRIES, COUNTER, "slate_store_retries_total", "Calls of Redis that were sent again")  \
     X(STORE_RECONNECTS, COUNTER, "slate_store_reconnects_total", "Connections to Redis made anew") \
     X(STORE_FAILURES, COUNTER, "slate_store_failures_total", "Calls of the store that failed")     \
+    X(STORE_DAMAGED, COUNTER, "slate_store_damaged_total",                                         \
+      "Reads of sessions of which what the store keeps is damaged")                                \
     X(STORE_LOG_BYTES, GAUGE, "slate_store_log_bytes", "Bytes of the log")                         \
     X(STORE_READ_ONLY, GAUGE, "slate_store_read_only", "1 while the store refuses writes")         \
     X(PROMPT_TOKENS, COUNTER, "slate_prompt_tokens_total", "Tokens of prompts read")               \

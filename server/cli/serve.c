@@ -357,6 +357,7 @@ static void collect_sessions(const struct sl_app *app, struct sl_metrics *m)
     sl_metric_set(m, SL_M_STORE_COMMITS, (double)st.commits);
     sl_metric_set(m, SL_M_STORE_SYNCS, (double)st.syncs);
     sl_metric_set(m, SL_M_STORE_FAILURES, (double)st.failures);
+    sl_metric_set(m, SL_M_STORE_DAMAGED, (double)st.damaged);
     sl_metric_set(m, SL_M_STORE_RETRIES, (double)st.retries);
     sl_metric_set(m, SL_M_STORE_RECONNECTS, (double)st.reconnects);
     sl_metric_set(m, SL_M_STORE_LOG_BYTES, (double)st.log_bytes);

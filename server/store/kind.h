@@ -62,9 +62,9 @@ struct sl_store {
     const struct sl_store_kind *kind;
 };
 
-/* Whether it says that something is wrong with the store, and not with what was asked of it: what
- * sl_store_stats() counts as failures. */
-bool sl_store_is_failure(enum sl_code c);
+/* How a call ended: counted where it says that something is wrong with the store (failures) or with
+ * what it keeps of a session (damaged), and not with what was asked of it. */
+void sl_store_count(struct sl_store_stats *s, enum sl_code c);
 
 extern const struct sl_store_kind sl_store_dir, sl_store_redis;
 

@@ -10,19 +10,22 @@ static const struct sl_store_kind *const kinds[] = {&sl_store_dir, &sl_store_red
 
 enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-bool sl_store_is_failure(enum sl_code c)
+void sl_store_count(struct sl_store_stats *s, enum sl_code c)
 {
     switch (c) {
     case SL_E_STORE_UNAVAILABLE:
     case SL_E_STORE_FULL:
-    case SL_E_STORE_CORRUPT:
-    case SL_E_SNAPSHOT_CORRUPT:
     case SL_E_COMMIT_UNKNOWN:
     case SL_E_IO:
     case SL_E_NO_MEMORY:
-        return true;
+        s->failures++;
+        break;
+    case SL_E_STORE_CORRUPT:
+    case SL_E_SNAPSHOT_CORRUPT:
+        s->damaged++;
+        break;
     default:
-        return false;
+        break;
     }
 }
 

@@ -315,6 +315,7 @@ void sl_store_sweep(struct sl_store *st, sl_store_done *cb, void *arg);
 struct sl_store_stats {
     uint64_t sessions, log_bytes, live_log_bytes, snapshot_bytes;
     uint64_t commits, syncs, rewrites, failures;
+    uint64_t damaged;             /* reads of sessions of which what is kept is damaged */
     uint64_t retries, reconnects; /* a shared store's */
     uint64_t swept;               /* sessions whose time to live was over; likewise */
     uint64_t kept_bytes;          /* besides states, of all sessions; likewise */

@@ -311,6 +311,9 @@ static void test_damaged_snapshot(void **state)
     with(1, NULL, "--keep-transcript", NULL);
     expect_error(post(node.a.client, "/v1/generate", "{'session':'it','prompt':'x'}"), 500,
                  "store_corrupt", NULL);
+    /* One session is damaged; nothing is wrong with the store. */
+    assert_true(metric(node.a.client, "slate_store_damaged_total") == 1);
+    assert_true(metric(node.a.client, "slate_store_failures_total") == 0);
     rebuild(node.a.client, "it", TURNS + 1);
     struct picture after = picture_of(node.a.client, "it");
     picture_same(&after, &before);

@@ -272,17 +272,21 @@ static void nodes_are_cut_off(void **state)
 static void redis_holds_something_else(void **state)
 {
     (void)state;
+    struct client *node = fleet_at(&t.fleet, 1);
+    double failures = metric(node, "slate_store_failures_total"),
+           damaged = metric(node, "slate_store_damaged_total");
     twin_create(&t, "odd");
     redis_do(&t.fleet.redis, "DEL slate1:{default/odd}");
     redis_do(&t.fleet.redis, "SET slate1:{default/odd} text");
-    expect_error(post(fleet_at(&t.fleet, 1), "/v1/generate", "{'session':'odd','prompt':'x'}"), 500,
-                 "store_corrupt", NULL);
+    expect_error(post(node, "/v1/generate", "{'session':'odd','prompt':'x'}"), 500, "store_corrupt",
+                 NULL);
     redis_do(&t.fleet.redis, "DEL slate1:{default/odd}");
     redis_do(&t.fleet.redis, "HSET slate1:{default/odd} inc 12");
-    expect_error(get(fleet_at(&t.fleet, 1), "/v1/sessions/odd"), 500, "store_corrupt", NULL);
+    expect_error(get(node, "/v1/sessions/odd"), 500, "store_corrupt", NULL);
+    assert_true(metric(node, "slate_store_failures_total") == failures);
+    assert_true(metric(node, "slate_store_damaged_total") == damaged + 2);
     redis_do(&t.fleet.redis, "DEL slate1:{default/odd}");
-    expect_error(get(fleet_at(&t.fleet, 1), "/v1/sessions/odd"), 404, "session_not_found",
-                 "session");
+    expect_error(get(node, "/v1/sessions/odd"), 404, "session_not_found", "session");
     comes_back(130);
 }
 
