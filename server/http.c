@@ -194,38 +194,12 @@ static enum sl_code check_repeats(const struct sl_http_head *h, struct sl_error 
     return SL_OK;
 }
 
-static enum sl_code check_length(struct sl_http_head *h, struct sl_error *err)
+/* llhttp has refused a Content-Length that is no number, a second one, and one beside a
+ * Transfer-Encoding that it knows; how long a body is only llhttp says. */
+static enum sl_code check_framing(struct sl_http_head *h, uint64_t length, struct sl_error *err)
 {
-    const char *s = sl_http_head_find(h, "content-length");
-    if (!s)
-        return SL_OK;
-    if (count(h, "content-length") > 1)
-        return sl_fail(err, SL_E_BAD_REQUEST, "the request has more than one Content-Length");
-    uint64_t n = 0;
-    size_t len = strlen(s);
-    if (len == 0 || len > 19)
-        return sl_fail(err, SL_E_BAD_REQUEST,
-                       "the Content-Length '%s' is not a number of 1 to 19 digits", s);
-    for (size_t i = 0; i < len; i++) {
-        if (s[i] < '0' || s[i] > '9')
-            return sl_fail(err, SL_E_BAD_REQUEST,
-                           "the Content-Length '%s' is not a number of 1 to 19 digits", s);
-        n = n * 10 + (uint64_t)(s[i] - '0');
-    }
-    h->content_length = n;
-    return SL_OK;
-}
-
-static enum sl_code check_framing(struct sl_http_head *h, struct sl_error *err)
-{
-    enum sl_code c = check_length(h, err);
-    if (c)
-        return c;
     const char *te = sl_http_head_find(h, "transfer-encoding");
     if (te) {
-        if (count(h, "content-length"))
-            return sl_fail(err, SL_E_BAD_REQUEST,
-                           "the request has both Content-Length and Transfer-Encoding");
         if (h->minor == 0)
             return sl_fail(err, SL_E_BAD_REQUEST,
                            "an HTTP/1.0 request cannot have a Transfer-Encoding");
@@ -235,7 +209,8 @@ static enum sl_code check_framing(struct sl_http_head *h, struct sl_error *err)
                            te);
         h->chunked = true;
     }
-    h->has_body = h->chunked || h->content_length > 0;
+    h->content_length = length;
+    h->has_body = h->chunked || length > 0;
     const char *expect = sl_http_head_find(h, "expect");
     if (expect && h->minor >= 1) {
         h->expect_continue = count(h, "expect") == 1 && strcasecmp(expect, "100-continue") == 0;
@@ -301,7 +276,7 @@ static enum sl_code read_head(struct sl_http *p)
         return sl_fail(&p->err, SL_E_URI_TOO_LONG,
                        "the request target has %zu bytes; the limit is %zu (--max-uri)",
                        h->n_target, p->limits.max_uri);
-    enum sl_code c = check_framing(h, &p->err);
+    enum sl_code c = check_framing(h, p->parser.content_length, &p->err);
     /* A CONNECT: for llhttp it ends here, and what it announces would be read as requests. */
     if (!c && h->has_body && p->complete)
         c = sl_fail(&p->err, SL_E_BAD_REQUEST, "a %s request cannot have a body",

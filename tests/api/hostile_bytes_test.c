@@ -214,21 +214,26 @@ static void test_json_bombs(void **state)
         hostile_post("{\"x\":[", "{},", MIB, "0]}"),
         hostile_post("{\"x\":\"", "\\u0041", MIB / 2, "\"}"),
         hostile_post("{\"x\":[", "[],", MIB, "0]}"),
+        /* Not too much to be read: all of it has to be freed when it is refused. */
+        hostile_post("{\"x\":[", "\"a\",", MIB, "0]}"),
     };
-    static const int status[N(texts)] = {413, 413, 400, 413};
+    static const int status[N(texts)] = {413, 413, 400, 413, 400};
     struct server *s = hostile_start(ARGS(NULL));
-    double before = hostile_resident_mib(s), most = 0;
-    double cpu = process_cpu_s(s->pid), loop = process_cpu_usual_s(s->pid);
+    double before = hostile_resident_mib(s), most = 0, most_usual = 0;
     for (size_t i = 0; i < N(texts); i++) {
+        double cpu = process_cpu_s(s->pid), usual = process_cpu_usual_s(s->pid);
         process_forget_peak(s->pid);
-        raw_expect_ask(s, texts[i].bytes, status[i], "error");
-        double peak = (double)process_peak(s->pid) / 1048576 - before;
-        most = fmax(most, peak);
+        for (unsigned times = 0; times < 3; times++)
+            raw_expect_ask(s, texts[i].bytes, status[i], "error");
+        cpu = process_cpu_s(s->pid) - cpu;
+        usual = process_cpu_usual_s(s->pid) - usual;
+        most = fmax(most, (double)process_peak(s->pid) / 1048576 - before);
+        most_usual = fmax(most_usual, usual / cpu);
     }
-    loop = (process_cpu_usual_s(s->pid) - loop) / (process_cpu_s(s->pid) - cpu);
-    printf("JSON bombs: the server grows by %.0f MiB; %.0f %% of the work is not of low priority\n",
-           most, 100 * loop);
-    assert_true(loop < 0.25);
+    printf("JSON bombs: the server grows by %.0f MiB; %.0f %% of the work at most is not of low "
+           "priority\n",
+           most, 100 * most_usual);
+    assert_true(most_usual < 0.15);
     if (process_figures_count())
         assert_true(most < 150);
     const struct foe_plan plan = {
