@@ -61,32 +61,37 @@ uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint
     return sl_model_info(ss->opt.model)->state_bytes + n_metadata + answers + kept;
 }
 
-static uint64_t kept_with(const struct sl_sessions *ss, const struct sl_session *s,
-                          uint64_t n_names, uint64_t tokens_seen)
+static uint64_t transcript_bytes(const struct sl_sessions *ss, uint64_t tokens_seen)
 {
-    uint64_t state = sl_model_info(ss->opt.model)->state_bytes;
-    uint64_t named = (s->n_names + n_names) * state, kept = s->kept_bytes, transcript = 0;
-    if (ss->opt.keep_transcript && tokens_seen <= SL_TRANSCRIPT_MAX)
-        transcript = tokens_seen * sizeof(uint32_t);
-    return (kept > named ? kept : named) + transcript;
+    bool has = ss->opt.keep_transcript && tokens_seen <= SL_TRANSCRIPT_MAX;
+    return has ? tokens_seen * sizeof(uint32_t) : 0;
+}
+
+/* Each named checkpoint is a state at least. */
+static uint64_t kept_with(const struct sl_sessions *ss, const struct sl_session *s,
+                          uint64_t tokens_seen)
+{
+    uint64_t named = s->n_names * sl_model_info(ss->opt.model)->state_bytes;
+    return (s->kept_bytes > named ? s->kept_bytes : named) + transcript_bytes(ss, tokens_seen);
 }
 
 uint64_t sl_session_kept(const struct sl_sessions *ss, const struct sl_session *s)
 {
-    return sl_session_is_ephemeral(s) ? 0 : kept_with(ss, s, 0, s->tokens_seen);
+    return sl_session_is_ephemeral(s) ? 0 : kept_with(ss, s, s->tokens_seen);
 }
 
-uint64_t sl_session_charge_more(const struct sl_sessions *ss, const struct sl_session *s,
-                                uint64_t n_names)
+uint64_t sl_session_charge_named(const struct sl_sessions *ss, const struct sl_session *s,
+                                 uint64_t tokens_seen)
 {
+    uint64_t named = sl_model_info(ss->opt.model)->state_bytes + transcript_bytes(ss, tokens_seen);
     return sl_session_charge(ss, s->n_metadata, s->answers_bytes,
-                             kept_with(ss, s, n_names, s->tokens_seen));
+                             kept_with(ss, s, s->tokens_seen) + named);
 }
 
 uint64_t sl_session_charge_seen(const struct sl_sessions *ss, const struct sl_session *s,
                                 size_t n_metadata, uint64_t tokens_seen)
 {
-    return sl_session_charge(ss, n_metadata, s->answers_bytes, kept_with(ss, s, 0, tokens_seen));
+    return sl_session_charge(ss, n_metadata, s->answers_bytes, kept_with(ss, s, tokens_seen));
 }
 
 uint64_t sl_sessions_kept(const struct sl_sessions *ss)

@@ -371,8 +371,9 @@ static const struct sl_store_name *find_name(const struct sl_store_kept *k, cons
     return NULL;
 }
 
-/* May it have that name? *ret_has: it has it. */
-static enum sl_code check_name(struct sl_op *op, const struct sl_store_kept *k, bool *ret_has)
+/* May it have that name? *ret_has: it has it. *ret_seen: tokens of what is named. */
+static enum sl_code check_name(struct sl_op *op, const struct sl_store_kept *k, bool *ret_has,
+                               uint64_t *ret_seen)
 {
     const struct sl_session *s = op->s;
     const struct sl_store_name *had = find_name(k, op->name);
@@ -386,6 +387,7 @@ static enum sl_code check_name(struct sl_op *op, const struct sl_store_kept *k, 
         return sl_store_no_point(&op->err, s->id, op->target, k->v, k->n);
     if (op->ret_point)
         *op->ret_point = k->v[i];
+    *ret_seen = k->v[i].tokens_seen;
     *ret_has = had && had->version == op->target;
     if (had && !*ret_has)
         return sl_store_name_taken(&op->err, s->id, op->name, had->version);
@@ -400,13 +402,14 @@ static void on_kept_to_name(void *arg, const struct sl_store_kept *k, const stru
     struct sl_session *s = op->s;
     struct sl_sessions *ss = op->ss;
     bool has = false;
+    uint64_t seen = 0;
     if (!k) {
         name_ends(op, err);
         return;
     }
-    enum sl_code c = check_name(op, k, &has);
+    enum sl_code c = check_name(op, k, &has, &seen);
     if (!c && !has)
-        c = sl_session_grow(ss, s, sl_session_charge_more(ss, s, 1), &op->err);
+        c = sl_session_grow(ss, s, sl_session_charge_named(ss, s, seen), &op->err);
     struct sl_store_key key = sl_session_key(s);
     if (c || has)
         name_ends(op, c ? &op->err : NULL);

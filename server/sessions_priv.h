@@ -96,9 +96,10 @@ SL_NODISCARD enum sl_code sl_random_bits(unsigned char bits[16], struct sl_error
  * --replay-limit bounds them.) */
 uint64_t sl_session_charge(const struct sl_sessions *ss, size_t n_metadata, uint64_t answers,
                            uint64_t kept);
-/* Of a session as it is, with so many named checkpoints more. */
-uint64_t sl_session_charge_more(const struct sl_sessions *ss, const struct sl_session *s,
-                                uint64_t n_names);
+/* Of a session as it is, with one more named checkpoint, of so many tokens. What is kept already
+ * may hold its state; but that goes with the turns, and the checkpoint stays. */
+uint64_t sl_session_charge_named(const struct sl_sessions *ss, const struct sl_session *s,
+                                 uint64_t tokens_seen);
 /* Of a session as it is, but with so many metadata, and with the transcript of so many tokens. */
 uint64_t sl_session_charge_seen(const struct sl_sessions *ss, const struct sl_session *s,
                                 size_t n_metadata, uint64_t tokens_seen);

@@ -449,7 +449,8 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     "return {'ok',ms}\n",
 
     /* inc, fence, the version it is at, name, version, 8: the most names, the tenant's most bytes, those
-     * of a state and of a token. The first name of all makes the store one of the later form. */
+     * of a state and of a token. There must be room for one state more, though it may be kept already:
+     * that goes with the turns. The first name of all makes the store one of the later form. */
     [SL_LUA_NAME] = BEGIN COUNT
     HELD
     "if g.ver~=ARGV[5] then return {'version',ms,g.ver} end\n"
@@ -471,13 +472,12 @@ const char *const sl_lua_scripts[SL_LUA_N] = {
     " return false\n"
     "end\n"
     "if not there() then return {'unkept',ms} end\n"
-    "g.cn=digits(call('HLEN',C)+1)\n"
-    "local by=charge(10,g,g.meta,g.al,g.tok)\n"
-    "f=over(g,by,ARGV[9])\n"
+    "f=over(g,charge(10,g,g.meta,g.al,g.tok)+tonumber(ARGV[10]),ARGV[9])\n"
     "if f then return f end\n"
+    "g.cn=digits(call('HLEN',C)+1)\n"
     "call('HSET',C,ARGV[6],ver)\n"
     "call('HSET',H,'cn',g.cn)\n"
-    "count(g,by)\n"
+    "count(g,charge(10,g,g.meta,g.al,g.tok))\n"
     "if (tonumber(call('GET','slate1:schema') or '0') or 0)<2 then call('SET','slate1:schema',2) end\n"
     "return {'ok',ms}\n",
 

@@ -138,7 +138,7 @@ static struct bytes with_transcript(const struct bytes *b, uint32_t last, const 
 static void test_forked_transcript(void **state)
 {
     (void)state;
-    quotas.option = "--keep-transcript";
+    quotas.options[0] = "--keep-transcript";
     quotas_start("bytes=1GiB");
     struct client *c = quotas.api.client;
     int64_t state_n = state_bytes();
@@ -161,7 +161,7 @@ static void test_transcripts(void **state)
 {
     (void)state;
     static const char *const seen[] = {"100000", NULL, "3000000", "1"};
-    quotas.option = "--keep-transcript";
+    quotas.options[0] = "--keep-transcript";
     quotas_start("bytes=1GiB");
     struct client *c = quotas.api.client;
     int64_t state_n = state_bytes();
@@ -197,6 +197,53 @@ static void test_transcripts(void **state)
         sl_free(e.p);
     }
     sl_free(b.p);
+}
+
+/* --- named checkpoints -------------------------------------------------------------------------*/
+
+/* As it is counted where the store is. */
+static int64_t bytes_used(void)
+{
+    if (strcmp(quotas.kind, "redis") != 0)
+        return (int64_t)figure("slate_tenant_bytes{tenant=\"a\"}");
+    redisReply *r = redis_ask(&quotas.redis, "HGET slate1:use a");
+    int64_t n = r->str ? strtoll(r->str, NULL, 10) : 0;
+    freeReplyObject(r);
+    return n;
+}
+
+/* Whatever is kept without a name as well: each has to find room, and none takes more than there
+ * is. */
+static void test_names(void **state)
+{
+    enum { NAMES = 8 };
+    (void)state;
+    quotas.options[0] = "--keep-turns=2";
+    quotas.options[1] = "--replay-limit=1"; /* so that snapshots are kept */
+    quotas_start("bytes=1GiB");
+    struct client *c = quotas.api.client;
+    int64_t state_n = state_bytes();
+    made(post(c, "/v1/sessions", "{'id':'s','prompt':'abc'}"));
+    for (unsigned i = 0; i < 3; i++)
+        reply_free(expect(
+            post(c, "/v1/generate", "{'session':'s','prompt':'x','max_tokens':1,'seed':1}"), 200));
+    if (strcmp(quotas.kind, "memory") != 0) /* no snapshot is still on its way then */
+        reply_free(expect(post(c, session_path("s", "/pause"), "{}"), 200));
+    int64_t used = bytes_used(), quota = used + state_n / 2;
+    set_quota("bytes", quota);
+    over(post(c, session_path("s", "/checkpoints"), "{'name':'c'}"), "bytes", 0);
+    assert_true(bytes_used() == used);
+    quota = used + 2 * state_n + state_n / 2;
+    set_quota("bytes", quota);
+    size_t n_made = 0;
+    for (unsigned i = 0; i < NAMES; i++) {
+        n_made +=
+            made_or_over(post(c, session_path("s", "/checkpoints"), "{'name':'c%u'}", i), "bytes");
+        assert_true(bytes_used() <= quota);
+    }
+    assert_in_range(n_made, 2, 5);
+    gone("s");
+    assert_true(bytes_used() == 0);
 }
 
 /* --- after a restart ---------------------------------------------------------------------------*/
@@ -248,6 +295,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_transcripts, with_redis, quotas_stop),
         cmocka_unit_test_setup_teardown(test_forked_transcript, with_memory, quotas_stop),
         cmocka_unit_test_setup_teardown(test_forked_transcript, with_dir, quotas_stop),
+        cmocka_unit_test_setup_teardown(test_names, with_memory, quotas_stop),
+        cmocka_unit_test_setup_teardown(test_names, with_dir, quotas_stop),
+        cmocka_unit_test_setup_teardown(test_names, with_redis, quotas_stop),
         cmocka_unit_test_setup_teardown(test_restart, with_dir, quotas_stop),
     };
     return cmocka_run_group_tests_name("quotas of bytes", tests, NULL, NULL);

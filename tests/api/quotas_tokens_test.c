@@ -20,7 +20,7 @@ enum { AT_ONCE = 48 };
 
 static int with_one_running(void **state)
 {
-    quotas.option = "--max-running=1"; /* and the others wait */
+    quotas.options[0] = "--max-running=1"; /* and the others wait */
     return with_memory(state);
 }
 
@@ -162,7 +162,7 @@ static void test_forked_tokens(void **state)
     (void)state;
     enum { N = 500 };
     char text[8 * N] = "{\"pending\":[97";
-    quotas.option = "--keep-turns=4";
+    quotas.options[0] = "--keep-turns=4";
     quotas_start("tokens-per-minute=60000");
     struct client *c = quotas.api.client;
     made(post(c, "/v1/sessions", "{'id':'base','prompt':'abc'}"));

@@ -46,11 +46,14 @@ void quotas_start(const char *line)
                              "--max-queued-prefill=1000",
                              "--lease=3s",
                              "--store-timeout=1s",
-                             quotas.option,
+                             NULL,
+                             NULL,
                              NULL,
                              NULL};
-    enum { FREE = 8 };
+    size_t n = 8;
     char store[100];
+    for (size_t i = 0; i < 2 && quotas.options[i]; i++)
+        options[n++] = quotas.options[i];
     if (!strcmp(quotas.kind, "dir")) {
         node_init(&quotas.node, "quotas", options);
         quotas_start_again();
@@ -58,7 +61,7 @@ void quotas_start(const char *line)
         if (!strcmp(quotas.kind, "redis")) {
             redis_init(&quotas.redis, "quotas", NULL);
             snprintf(store, sizeof store, "--store=%s", quotas.redis.spec);
-            options[quotas.option ? FREE + 1 : FREE] = store;
+            options[n] = store;
         }
         api_start(&quotas.api, options);
         client_header(quotas.api.client, KEY_A);
@@ -76,7 +79,7 @@ int quotas_stop(void **state)
         redis_done(&quotas.redis);
     quotas.redis = (struct redis){0};
     quotas.api = (struct api){0};
-    quotas.option = NULL;
+    quotas.options[0] = quotas.options[1] = NULL;
     key_file_remove();
     return 0;
 }

@@ -14,8 +14,8 @@ struct quotas {
     struct api api; /* its client is tenant a's */
     struct node node;
     struct redis redis;
-    const char *kind;   /* of the store */
-    const char *option; /* one more of the server; NULL: none */
+    const char *kind;       /* of the store */
+    const char *options[2]; /* more of the server's; NULL: none */
 };
 extern struct quotas quotas;
 
