@@ -57,6 +57,12 @@ const struct sl_chat_template *sl_chat_template_find(const char *name)
     return NULL;
 }
 
+const struct sl_chat_template *sl_chat_template_unsaid(const char *tokenizer_kind)
+{
+    bool is_world = strcmp(tokenizer_kind, "rwkv_world") == 0;
+    return is_world ? sl_chat_template_find("rwkv") : NULL;
+}
+
 static bool is_break(char c)
 {
     return c == '\n' || c == '\r';

@@ -52,6 +52,10 @@ extern const struct sl_chat_template sl_chat_templates[];
 extern const size_t sl_n_chat_templates;
 const struct sl_chat_template *sl_chat_template_find(const char *name); /* NULL: no such one */
 
+/* What a model of that kind of tokenizer (sl_tokenizer_kind()) has whose files say nothing of a
+ * template: RWKV's for a World vocabulary, which is RWKV's as well; else NULL. */
+const struct sl_chat_template *sl_chat_template_unsaid(const char *tokenizer_kind);
+
 /* The row that a template in Jinja's language is, as models' files have them (chat_template), or a
  * row's bare name; NULL: none is: chat_jinja.c. Errors: NO_MEMORY. */
 SL_NODISCARD enum sl_code sl_chat_template_recognise(const struct sl_chat_template **ret,

@@ -70,8 +70,8 @@ static const struct sl_option options[] = {
      SL_CMD_SERVE},
     {"chat-template", SL_OPTION_STRING, AT(chat_template), NULL, 0, 0, NULL, "NAME",
      "How messages become text: rwkv, rwkv-brief, chatml, qwen2, llama-2, plain. Without it what "
-     "the "
-     "model's files say, where that is one of these; else requests with messages are refused.",
+     "the model's files say, where that is one of these, and rwkv with a World vocabulary where "
+     "they say nothing; else requests with messages are refused.",
      SL_CMD_SERVE},
     /* sessions and admission */
     {"store", SL_OPTION_STRING, AT(store), "dir:slate-data", 0, 0, NULL,

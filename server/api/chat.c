@@ -20,8 +20,6 @@ static void find_marks(struct sl_app *app)
             app->plain_marks |= 1u << i;
 }
 
-/* A World vocabulary is RWKV's, and so is its way to write a conversation; of a tokenizer.json
- * without a template nothing is known. */
 enum sl_code sl_app_choose_chat(struct sl_app *app, const char *jinja, size_t n, bool embedded,
                                 struct sl_error *err)
 {
@@ -35,8 +33,8 @@ enum sl_code sl_app_choose_chat(struct sl_app *app, const char *jinja, size_t n,
         ; /* a converted file may have the name of one */
     else if (jinja)
         c = sl_chat_template_recognise(&app->chat, jinja, n, err);
-    else if (strcmp(sl_tokenizer_kind(app->tokenizer), "bpe") != 0)
-        app->chat = sl_chat_template_find("rwkv");
+    else
+        app->chat = sl_chat_template_unsaid(sl_tokenizer_kind(app->tokenizer));
     app->chat_unknown = jinja && !app->chat;
     find_marks(app);
     return c;

@@ -18,6 +18,12 @@ static enum sl_code name_template(struct sl_tokenizer_view *v, const char *text,
     return c;
 }
 
+static void name_unsaid(struct sl_tokenizer_view *v, const struct sl_tokenizer *tokenizer)
+{
+    const struct sl_chat_template *t = sl_chat_template_unsaid(sl_tokenizer_kind(tokenizer));
+    v->chat_template = t ? t->name : NULL;
+}
+
 /* As `slate serve --model PATH` does it. */
 void sl_tokenizer_view_open(struct sl_tokenizer_view *v, const struct sl_tensors *t,
                             const char *path)
@@ -36,6 +42,8 @@ void sl_tokenizer_view_open(struct sl_tokenizer_view *v, const struct sl_tensors
         c = name_template(v, found.chat_template, found.n_chat_template);
     else if (!c && own)
         c = name_template(v, own, strlen(own));
+    else if (!c && found.tokenizer)
+        name_unsaid(v, found.tokenizer);
     if (!c) {
         v->tokenizer = found.tokenizer;
         found.tokenizer = NULL;

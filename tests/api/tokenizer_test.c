@@ -225,10 +225,15 @@ static void unknown_templates(void **state)
 {
     (void)state;
     static const char *const configs[] = {"{\"chat_template\":\"{{ messages }}\"}", "{}"};
-    static const char *const why[] = {"none of those that are known", "have no chat template"};
-    for (size_t i = 0; i < 2; i++) {
+    static const char *const why[] = {"none of those that are known", "have no chat template",
+                                      "have no chat template"};
+    for (size_t i = 0; i < 3; i++) {
         struct api a;
-        start(&a, "llama", configs[i], NULL);
+        if (i < 2)
+            start(&a, "llama", configs[i], NULL);
+        else
+            api_start(&a, (const char *const[]){"--tokenizer=bytes", "--model",
+                                                seeded_bytes_model(), NULL});
         struct reply *r = expect(get(a.client, "/v1/models"), 200);
         assert_true(json_is_null(at(r->json, "data.0.chat_template")));
         reply_free(r);

@@ -44,13 +44,14 @@ void quotas_start(const char *line)
                              "--api-keys",
                              key_file,
                              "--max-queued-prefill=1000",
+                             "--chat-template=rwkv",
                              "--lease=3s",
                              "--store-timeout=1s",
                              NULL,
                              NULL,
                              NULL,
                              NULL};
-    size_t n = 8;
+    size_t n = 9;
     char store[100];
     for (size_t i = 0; i < 2 && quotas.options[i]; i++)
         options[n++] = quotas.options[i];

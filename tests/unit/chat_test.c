@@ -139,6 +139,9 @@ static void templates(void **state)
         for (size_t k = 0; k < SL_CHAT_STOPS_MAX && t->stops[k]; k++)
             assert_true(strstr(join, t->stops[k]) || strstr(t->stops[k], join));
     }
+    assert_string_equal(sl_chat_template_unsaid("rwkv_world")->name, "rwkv");
+    assert_null(sl_chat_template_unsaid("bytes"));
+    assert_null(sl_chat_template_unsaid("bpe"));
     assert_string_equal(sl_chat_template_find("rwkv")->stops[0], "\n\nUser:");
     assert_string_equal(sl_chat_template_find("rwkv-brief")->stops[0], "\n\n");
     assert_null(sl_chat_template_find("rwkv-brief")->stops[1]);
