@@ -217,7 +217,8 @@ static void the_time_to_end_is_enough(void **state)
                 number_after(compose, "SLATE_DRAIN_DELAY: ") +
                     number_after(compose, "SLATE_DRAIN_TIMEOUT: ") + AFTER_S);
     assert_true(number_after("deploy/slate-fleet.service", "TimeoutStopSec=") >
-                number_after("deploy/slate-fleet.service", "SLATE_DRAIN_DELAY=") + DRAIN_S + AFTER_S);
+                number_after("deploy/slate-fleet.service", "SLATE_DRAIN_DELAY=") + DRAIN_S +
+                    AFTER_S);
     assert_true(number_after("deploy/slate.service", "TimeoutStopSec=") > DRAIN_S + AFTER_S);
 }
 
