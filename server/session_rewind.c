@@ -234,13 +234,6 @@ static enum sl_code decode(void *arg, const struct sl_store_record *r, struct sl
     return c;
 }
 
-/* Not the request is wrong, but what is stored. */
-static bool is_damage(enum sl_code c)
-{
-    return c == SL_E_SNAPSHOT_CORRUPT || c == SL_E_SNAPSHOT_VERSION_UNSUPPORTED ||
-           c == SL_E_SNAPSHOT_TOO_LARGE;
-}
-
 /* A rebuild needs nothing of the snapshot but its metadata, which have a digest of their own: the
  * file may be damaged elsewhere. */
 static void on_past(void *arg, const struct sl_store_record *r, const struct sl_error *err)
@@ -251,7 +244,7 @@ static void on_past(void *arg, const struct sl_store_record *r, const struct sl_
         return;
     }
     op->err = *err;
-    if (is_damage(err->code))
+    if (sl_store_is_damage(err->code)) /* not the request is wrong, but what is stored */
         op->err.code = SL_E_STORE_CORRUPT;
     past_fails(op, &op->err);
 }

@@ -43,9 +43,9 @@ struct sl_stop {
 struct sl_sampling {
     float temperature;        /* 0 … 100; 0: greedy */
     uint32_t top_k;           /* 0: off */
-    float top_p;              /* 0 < p ≤ 1; 1: off */
+    float top_p;              /* 0 ≤ p ≤ 1; 0: the first one; 1: off */
     float min_p;              /* 0 … 1; 0: off */
-    float typical_p;          /* 0 < p ≤ 1; 1: off */
+    float typical_p;          /* 0 ≤ p ≤ 1; 0: one token; 1: off */
     float repetition_penalty; /* > 0; 1: off (Keskar 2019) */
     float presence_penalty;   /* 0: off */
     float frequency_penalty;  /* 0: off */

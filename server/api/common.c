@@ -147,12 +147,17 @@ void sl_app_session_view(const struct sl_app *app, const struct sl_session *s,
     };
 }
 
+static bool is_refusal(enum sl_code c)
+{
+    return c == SL_E_SERVER_FULL || c == SL_E_SESSIONS_FULL || c == SL_E_DRAINING;
+}
+
 void sl_app_count_turn(const struct sl_app *app, const struct sl_run_result *res)
 {
     struct sl_metrics *m = sl_server_metrics(app->server);
     sl_metric_add(m, SL_M_TURNS, 1);
-    /* What the client did wrong, or may try again, is no failure of the server's. */
-    if (res->error.code && sl_code_http(res->error.code) >= 500)
+    /* What the client did wrong is no failure of the server's, nor is what it refused. */
+    if (res->error.code && sl_code_http(res->error.code) >= 500 && !is_refusal(res->error.code))
         sl_metric_add(m, SL_M_TURNS_FAILED, 1);
     sl_metric_add(m, SL_M_PROMPT_TOKENS, (double)res->prompt_tokens);
     sl_metric_add(m, SL_M_COMPLETION_TOKENS, (double)res->n_tokens);

@@ -63,8 +63,10 @@ struct sl_store {
 };
 
 /* How a call ended: counted where it says that something is wrong with the store (failures) or with
- * what it keeps of a session (damaged), and not with what was asked of it. */
-void sl_store_count(struct sl_store_stats *s, enum sl_code c);
+ * what it keeps of a session (damaged), and not with what was asked of it. The log names a session
+ * that is damaged. */
+void sl_store_count(struct sl_store_stats *s, const char *tenant, const char *id, enum sl_code c,
+                    const struct sl_error *err);
 
 extern const struct sl_store_kind sl_store_dir, sl_store_redis;
 

@@ -205,7 +205,7 @@ static void load_done(uv_work_t *w, int status)
     struct sl_dir *d = op->d;
     (void)status;
     d->n_loading--;
-    sl_store_count(&d->stats, op->code);
+    sl_store_count(&d->stats, op->tenant->name, op->id, op->code, &op->err);
     sl_dir_unref_log(d, op->load->log);
     op->load->log = NULL;
     sl_queue_push(&d->finished, op);

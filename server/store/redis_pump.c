@@ -222,7 +222,7 @@ static void end(struct sl_rd_op *op)
     r->n_transfers -= op->is_transfer;
     unlink_op(r, op);
     r->n_ops--;
-    sl_store_count(&r->stats, op->code);
+    sl_store_count(&r->stats, op->tenant, op->id, op->code, &op->err);
     r->stats.commits += op->code == SL_OK && op->write_sent;
     sl_rd_owe(op);
     sl_rd_tell(op);

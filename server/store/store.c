@@ -4,14 +4,28 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "server/store/kind.h"
 
 static const struct sl_store_kind *const kinds[] = {&sl_store_dir, &sl_store_redis};
 
 enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-void sl_store_count(struct sl_store_stats *s, enum sl_code c)
+bool sl_store_is_damage(enum sl_code c)
 {
+    return c == SL_E_STORE_CORRUPT || c == SL_E_SNAPSHOT_CORRUPT ||
+           c == SL_E_SNAPSHOT_VERSION_UNSUPPORTED || c == SL_E_SNAPSHOT_TOO_LARGE;
+}
+
+void sl_store_count(struct sl_store_stats *s, const char *tenant, const char *id, enum sl_code c,
+                    const struct sl_error *err)
+{
+    if (sl_store_is_damage(c)) {
+        s->damaged++;
+        sl_log(SL_LOG_ERROR, "a session is damaged in the store", SL_LS("tenant", tenant),
+               SL_LS("session", id), SL_LS("why", err->message));
+        return;
+    }
     switch (c) {
     case SL_E_STORE_UNAVAILABLE:
     case SL_E_STORE_FULL:
@@ -19,10 +33,6 @@ void sl_store_count(struct sl_store_stats *s, enum sl_code c)
     case SL_E_IO:
     case SL_E_NO_MEMORY:
         s->failures++;
-        break;
-    case SL_E_STORE_CORRUPT:
-    case SL_E_SNAPSHOT_CORRUPT:
-        s->damaged++;
         break;
     default:
         break;

@@ -324,4 +324,7 @@ struct sl_store_stats {
 };
 void sl_store_stats(const struct sl_store *st, struct sl_store_stats *ret);
 
+/* Of a load: what is kept of the session cannot be read. */
+bool sl_store_is_damage(enum sl_code c);
+
 #endif

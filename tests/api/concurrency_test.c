@@ -288,6 +288,32 @@ static void test_max_waiting_of_long_texts(void **state)
     sl_free(text);
 }
 
+/* Of two long ones that are tokenised beside each other one is too much, which is known afterwards
+ * only: it was refused, and is no failure. */
+static void test_max_queued_prefill_of_long_texts(void **state)
+{
+    (void)state;
+    enum { LONG = 80000, ASK = 2 };
+    struct call *k[ASK];
+    size_t n_read = 0;
+    char *text = repeated("", " the", LONG / 4, "");
+    start((const char *const[]){"--max-queued-prefill=30000", NULL});
+    for (int i = 0; i < ASK; i++)
+        k[i] = generate_start(a.client, "'prompt':'%s','max_tokens':1", text);
+    for (int i = 0; i < ASK; i++) {
+        struct reply *r = call_finish(k[i]);
+        n_read += r->status == 200;
+        if (r->status == 200)
+            reply_free(r);
+        else
+            expect_full(r);
+    }
+    assert_int_equal(n_read, 1);
+    assert_true(metric(a.client, "slate_turns_refused_total") == 1);
+    assert_true(metric(a.client, "slate_turns_failed_total") == 0);
+    sl_free(text);
+}
+
 static void test_max_queued_prefill(void **state)
 {
     (void)state;
@@ -553,6 +579,7 @@ int main(void)
         cmocka_unit_test_teardown(test_max_waiting, stop),
         cmocka_unit_test_teardown(test_max_waiting_of_long_texts, stop),
         cmocka_unit_test_teardown(test_max_queued_prefill, stop),
+        cmocka_unit_test_teardown(test_max_queued_prefill_of_long_texts, stop),
         cmocka_unit_test_teardown(test_timeout_in_the_queue, stop),
         cmocka_unit_test_teardown(test_timeout_counts_from_start, stop),
         cmocka_unit_test_teardown(test_a_long_prompt_stalls_nobody, stop),

@@ -312,6 +312,8 @@ static void test_damaged_snapshot(void **state)
     expect_error(post(node.a.client, "/v1/generate", "{'session':'it','prompt':'x'}"), 500,
                  "store_corrupt", NULL);
     /* One session is damaged; nothing is wrong with the store. */
+    server_wait_log(node.a.server,
+                    "\"a session is damaged in the store\" tenant=default session=it");
     assert_true(metric(node.a.client, "slate_store_damaged_total") == 1);
     assert_true(metric(node.a.client, "slate_store_failures_total") == 0);
     rebuild(node.a.client, "it", TURNS + 1);

@@ -94,7 +94,7 @@ static void check_messages(const struct sl_input *in, struct sl_buf *b)
 static void check_sampling(const struct sl_sampling *s)
 {
     assert(s->temperature >= 0 && s->temperature <= 100);
-    assert(s->top_p > 0 && s->top_p <= 1 && s->typical_p > 0 && s->typical_p <= 1);
+    assert(s->top_p >= 0 && s->top_p <= 1 && s->typical_p >= 0 && s->typical_p <= 1);
     assert(s->min_p >= 0 && s->min_p <= 1 && s->penalty_decay >= 0 && s->penalty_decay <= 1);
     assert(s->repetition_penalty > 0 && isfinite(s->repetition_penalty));
     assert(isfinite(s->presence_penalty) && isfinite(s->frequency_penalty));

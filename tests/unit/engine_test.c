@@ -256,9 +256,12 @@ static void test_bad_specs_are_named(void **state)
     static const uint32_t held[6];
     s = good, s.held = held, s.n_held = 6, refused(s, "held"); /* of five */
     s = good, s.held = &beyond, s.n_held = 1, refused(s, "held");
-    struct sl_penalty_ring ring = {.n = 1, .tokens = {beyond}};
-    s = good, s.ring = &ring, refused(s, "ring");
-    ring = (struct sl_penalty_ring){.n = SL_PENALTY_LAST_N_MAX + 1};
+    struct {
+        struct sl_penalty_ring ring;
+        uint32_t good[4]; /* what would be read behind its end */
+    } with = {.ring = {.n = 1, .tokens = {beyond}}};
+    s = good, s.ring = &with.ring, refused(s, "ring");
+    with.ring = (struct sl_penalty_ring){.n = SL_PENALTY_LAST_N_MAX + 1};
     refused(s, "ring");
     free(ids);
 }
