@@ -10,7 +10,7 @@
 
 static const char usage[] =
     "Usage: slate sessions check DIR\n"
-    "       slate sessions repair DIR\n"
+    "       slate sessions repair DIR       (dir:DIR is taken as well)\n"
     "\n"
     "check reads a store (what `slate serve --store dir:DIR` keeps) from its first to its last "
     "byte\n"
@@ -28,9 +28,10 @@ static const char usage[] =
     "one;\n"
     "where this user may not give it those, nothing is changed. Take a copy of the folder first.\n"
     "\n"
-    "No server may be using the folder. Exit codes: 0 nothing is damaged, or it was repaired; 3 "
-    "it\n"
-    "is damaged.\n";
+    "No server may be using the folder. Exit codes: 0 nothing is damaged, or it was repaired; 1 it "
+    "could\n"
+    "not be read (a server has it, a disk failed, it is not there); 2 it is no store; 3 it is "
+    "damaged.\n";
 
 static bool print(void *arg, const char *text)
 {
@@ -51,12 +52,17 @@ static int run(const char *path, bool repair)
 {
     struct sl_repair_report r;
     struct sl_error err;
-    if (sl_store_repair(path, &sl_store_io_system, repair, print, NULL, &r, &err))
-        return sl_cli_fail("sessions", &err);
+    enum sl_code c = sl_store_repair(path, &sl_store_io_system, repair, print, NULL, &r, &err);
+    if (c) {
+        int code = sl_cli_fail("sessions", &err);
+        if (c == SL_E_STORE_CORRUPT)
+            return SL_EXIT_FILE;
+        return code == SL_EXIT_FILE ? SL_EXIT_FAILED : code;
+    }
     uint64_t n_places = r.n_gaps + r.bad_header;
     printf("%" PRIu64 " sessions: %" PRIu64 " damaged, %" PRIu64
            " perhaps without their last turns, %" PRIu64 " with a damaged snapshot; %" PRIu64
-           " damaged places in the log\n",
+           " places in the log of which nothing is known\n",
            r.n_sessions, r.n_damaged, r.n_unsure, r.n_bad_snapshots, n_places);
     bool whole = !r.n_damaged && !r.n_bad_snapshots && !n_places;
     return whole || (repair && n_places) ? SL_EXIT_OK : SL_EXIT_FILE;
@@ -64,7 +70,8 @@ static int run(const char *path, bool repair)
 
 int sl_cli_sessions(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "--help") == 0) {
+    static const char scheme[] = "dir:";
+    if (argc >= 2 && strcmp(argv[argc - 1], "--help") == 0) {
         fputs(usage, stdout);
         return SL_EXIT_OK;
     }
@@ -72,5 +79,6 @@ int sl_cli_sessions(int argc, char **argv)
         return wrong_usage("a command (check or repair) and a folder are needed");
     if (strcmp(argv[1], "check") != 0 && strcmp(argv[1], "repair") != 0)
         return wrong_usage("the command is check or repair");
-    return run(argv[2], strcmp(argv[1], "repair") == 0);
+    bool has_scheme = strncmp(argv[2], scheme, sizeof scheme - 1) == 0;
+    return run(argv[2] + (has_scheme ? sizeof scheme - 1 : 0), strcmp(argv[1], "repair") == 0);
 }

@@ -394,6 +394,10 @@ static void test_snapshots_and_the_command(void **state)
         cli_run(sl_cli_sessions, out, sizeof out, 3, (char *[]){command, check, st.path, NULL}),
         SL_EXIT_OK);
     assert_non_null(strstr(out, "4 sessions: 0 damaged, 0 perhaps"));
+    snprintf(path, sizeof path, "dir:%s", st.path);
+    assert_int_equal(
+        cli_run(sl_cli_sessions, out, sizeof out, 3, (char *[]){command, check, path, NULL}),
+        SL_EXIT_OK);
     assert_int_equal(
         cli_run(sl_cli_sessions, out, sizeof out, 3, (char *[]){command, mend, st.path, NULL}),
         SL_EXIT_OK);
@@ -418,6 +422,13 @@ static void test_snapshots_and_the_command(void **state)
     assert_int_equal(cli_run(sl_cli_sessions, out, sizeof out, 3,
                              (char *[]){command, check, (char[]){"/dev"}, NULL}),
                      SL_EXIT_USAGE);
+    assert_int_equal(cli_run(sl_cli_sessions, out, sizeof out, 3,
+                             (char *[]){command, check, (char[]){"/nowhere"}, NULL}),
+                     SL_EXIT_FAILED);
+    assert_int_equal(cli_run(sl_cli_sessions, out, sizeof out, 3,
+                             (char *[]){command, check, (char[]){"--help"}, NULL}),
+                     SL_EXIT_OK);
+    assert_non_null(strstr(out, "Usage: "));
     done();
 }
 
