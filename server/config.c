@@ -134,7 +134,7 @@ static const struct sl_option options[] = {
     {"max-tokens-limit", SL_OPTION_COUNT, AT(max_tokens_limit), "1048576", 0, 1e9, NULL, "N",
      "The largest max_tokens of a turn.", SL_CMD_SERVE},
     {"default-max-tokens", SL_OPTION_COUNT, AT(default_max_tokens), "512", 0, 1e9, NULL, "N",
-     "max_tokens of a turn that says nothing (on /v1/completions always 16).", SL_CMD_SERVE},
+     "max_tokens of a turn that says nothing (on /v1/completions 16).", SL_CMD_SERVE},
     {"session-ttl", SL_OPTION_DURATION, AT(session_ttl_ms), "0", 0, 1e9 * SECOND, NULL, "TIME",
      "How long a session lives after its last use, where its creation says nothing (ttl_s); 0: for "
      "ever. A running turn is never cut.",

@@ -314,6 +314,11 @@ static enum sl_code generate(struct job *j, const struct sl_config *config, stru
         c = sl_cli_load(&j->loaded, config, err);
     if (!c)
         c = sl_initial_states_open(&j->initial, j->loaded.model, &config->initial_states, err);
+    size_t n_named = 0;
+    (void)sl_initial_states_names(j->initial, &n_named);
+    if (!c && n_named)
+        c = sl_fail(err, SL_E_USAGE,
+                    "--initial-state NAME=FILE is for sessions that ask for it; here it is FILE");
     if (c)
         return c;
     sl_text_stream_init(&j->text, j->loaded.tokenizer);

@@ -9,6 +9,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "engine/converted.h"
 #include "engine/formats/tensors.h"
 #include "engine/model_priv.h"
 #include "proto/buf.h"
@@ -74,7 +75,8 @@ static void summarize(const struct sl_tensors *t, const struct sl_session_view *
     if (session)
         s->arch = sl_session_view_arch(session);
     for (size_t i = 0; i < t->n; i++) {
-        s->n_params += t->v[i].n_elements;
+        if (strcmp(t->v[i].name, SL_CONVERTED_TENSOR) != 0) /* a vocabulary's bytes */
+            s->n_params += t->v[i].n_elements;
         s->n_bytes += bytes_of(&t->v[i]);
         s->n[type_of(&t->v[i])]++;
         s->bytes[type_of(&t->v[i])] += bytes_of(&t->v[i]);

@@ -49,7 +49,7 @@ enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options 
         if (strncmp(opt->spec, kinds[i]->scheme, n) == 0)
             return kinds[i]->open(ret, opt->spec + n, opt, head, arg, err);
         size_t used = strlen(usage);
-        snprintf(usage + used, sizeof usage - used, "%s%s", i ? " or " : "", kinds[i]->usage);
+        snprintf(usage + used, sizeof usage - used, "%s%s", i ? ", " : "", kinds[i]->usage);
     }
     if (strncmp(opt->spec, "rediss:", strlen("rediss:")) == 0)
         return sl_fail(
@@ -58,7 +58,7 @@ enum sl_code sl_store_open(struct sl_store **ret, const struct sl_store_options 
             "the way, and redis:// to its near end");
     /* Not the rest of it, where there may be a password. */
     bool secret = strchr(opt->spec, '@') != NULL;
-    return sl_fail(err, SL_E_USAGE, "a store '%.*s' is not known; allowed: %s",
+    return sl_fail(err, SL_E_USAGE, "a store '%.*s' is not known; allowed: %s, memory",
                    secret ? (int)strcspn(opt->spec, ":") : (int)strlen(opt->spec), opt->spec,
                    usage);
 }

@@ -14,6 +14,7 @@
 
 #include "tests/support/api.h"
 #include "tests/support/seeded_pth.h"
+#include "tests/support/server.h"
 #include "tests/support/snapshots.h"
 #include "tests/support/tree.h"
 
@@ -153,6 +154,19 @@ static void test_beginnings(void **state)
     free(of_poet);
 }
 
+/* `slate generate` has nobody who could ask for one by its name. */
+static void test_generate(void **state)
+{
+    (void)state;
+    char *err = NULL;
+    assert_int_equal(program_run(ARGS("generate", "--model", model, "--tokenizer=bytes",
+                                      "--prompt=a", "--max-tokens=1", "--initial-state", poet),
+                                 NULL, &err),
+                     2);
+    assert_non_null(strstr(err, "--initial-state"));
+    free(err);
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -178,6 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_beginnings),
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_generate),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -137,9 +137,27 @@ static int inspect(const char *path)
                    (char *[]){(char[]){"inspect"}, (char *)(uintptr_t)path, NULL});
 }
 
+/* How many parameters `slate inspect` has counted last. */
+static long parameters(void)
+{
+    char *end = NULL, digits[32];
+    const char *p = strstr(text, "parameters  ");
+    size_t n = 0;
+    assert_non_null(p);
+    for (p += strlen("parameters  "); *p != '\n' && n < sizeof digits - 1; p++)
+        if (*p != ',')
+            digits[n++] = *p;
+    digits[n] = '\0';
+    long count = strtol(digits, &end, 10);
+    assert_true(count > 0 && !*end);
+    return count;
+}
+
 static void test_tokenizer_json(void **state)
 {
     (void)state;
+    must(inspect(in));
+    const long n_parameters = parameters();
     must(CONVERT("--tokenizer", words, in, out));
     assert_non_null(strstr(text, "tokenizer bpe; values as they were"));
     struct sl_loaded l = load(out, NULL);
@@ -147,6 +165,7 @@ static void test_tokenizer_json(void **state)
     sl_cli_load_done(&l);
     same(load(in, words), load(out, NULL));
     must(inspect(out));
+    assert_int_equal(parameters(), n_parameters); /* the vocabulary has none */
     assert_non_null(strstr(text, "tokenizer   bpe, "));
     assert_non_null(strstr(text, "template    chatml\n"));
     assert_non_null(strstr(text, "loads as    RWKV-7: 3 layers"));

@@ -479,8 +479,8 @@ static void test_specs(void **state)
     char spec[600];
     struct sl_store_options opt = {.loop = &st->loop, .spec = "ftp://x"};
     assert_int_equal(sl_store_open(&s, &opt, NULL, NULL, &err), SL_E_USAGE);
-    assert_string_equal(err.message, "a store 'ftp://x' is not known; allowed: dir:PATH or "
-                                     "redis://HOST:PORT[/DB]");
+    assert_string_equal(err.message, "a store 'ftp://x' is not known; allowed: dir:PATH, "
+                                     "redis://HOST:PORT[/DB], memory");
     opt.spec = "dir:";
     assert_int_equal(sl_store_open(&s, &opt, NULL, NULL, &err), SL_E_USAGE);
     assert_string_equal(err.message, "a store 'dir:' needs a folder: dir:PATH");
