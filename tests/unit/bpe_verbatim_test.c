@@ -34,6 +34,12 @@ static const char *const steps[] = {
     REPLACE_WITH("{'String':'_'}", "aba"),
     REPLACE_WITH("{'Regex':'a+ ?'}", "e"),
     REPLACE_WITH("{'Regex':'(?=b)'}", "a"),
+    /* What a user's x is replaced with, or stands beside it then, is a user's too. */
+    REPLACE_WITH("{'String':'x'}", "<s>"),
+    REPLACE_WITH("{'Regex':'x+'}", "s>"),
+    REPLACE_WITH("{'Regex':'.x'}", "<s>"),
+    REPLACE_WITH("{'Regex':'(?=x)'}", "<s>"),
+    REPLACE_WITH("{'Regex':'(?<=x)'}", "<s>"),
 };
 
 /* With marks that compose, move over each other or stand in letters; none of them with '<', 's' or
@@ -54,8 +60,9 @@ static const char *const plain[] = {"a",
                                     "\xE1\x86\xA8",
                                     "\xEA\xB0\x80", /* U+AC00 */
                                     "\xE6\xBC\xA2"};
-/* Pieces of the token, two of them so only by their normal form. */
-static const char *const pieces[] = {"<s>", "<", "s", ">", "S", "\xEF\xBC\x9C", "\xC5\xBF"};
+/* Pieces of the token, two of them so only by their normal form, two by what replaces them. */
+static const char *const pieces[] = {"<s>",          "<",        "s", ">", "S",
+                                     "\xEF\xBC\x9C", "\xC5\xBF", "x", "xx"};
 
 enum {
     N_STEPS = sizeof steps / sizeof *steps,
@@ -162,6 +169,18 @@ static void drawn_texts(void **state)
     }
 }
 
+/* What a template's own text becomes right before and behind a user's is the template's still. */
+static void matches_beside(void **state)
+{
+    (void)state;
+    static const struct sl_range users[] = {{1, 3}, {4, 6}};
+    const struct sl_tokenizer_text text = {
+        .s = "yaayaay", .n = 7, .verbatim = users, .n_verbatim = 2};
+    struct sl_tokenizer *t = opened_with(REPLACE_WITH("{'String':'y'}", "<s>"));
+    assert_int_equal(count_special(t, &text), 3);
+    sl_tokenizer_close(t);
+}
+
 /* A conversation of many messages is read once, not once for each of them. */
 static void many_ranges(void **state)
 {
@@ -191,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drawn_texts),
+        cmocka_unit_test(matches_beside),
         cmocka_unit_test(many_ranges),
     };
     return cmocka_run_group_tests_name("bpe_verbatim", tests, NULL, NULL);
