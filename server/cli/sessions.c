@@ -28,10 +28,9 @@ static const char usage[] =
     "one;\n"
     "where this user may not give it those, nothing is changed. Take a copy of the folder first.\n"
     "\n"
-    "No server may be using the folder. Exit codes: 0 nothing is damaged, or it was repaired; 1 it "
-    "could\n"
-    "not be read (a server has it, a disk failed, it is not there); 2 it is no store; 3 it is "
-    "damaged.\n";
+    "No server may be using the folder. Exit codes: 0 nothing is damaged, or it was repaired;\n"
+    "1 it could not be read (a server has it, a disk failed, it is not there); 2 it is no store;\n"
+    "3 it is damaged.\n";
 
 static bool print(void *arg, const char *text)
 {
