@@ -265,18 +265,11 @@ static void test_max_waiting(void **state)
     call_abort(k[1]);
 }
 
-/* One whose text is still being tokenised is not in the engine, and counts. */
-static void test_max_waiting_of_long_texts(void **state)
+/* Of n turns one is answered, and the others are refused. */
+static void one_is_read(struct call *const *k, size_t n)
 {
-    (void)state;
-    enum { LONG = 150000, ASK = 4 };
-    struct call *k[ASK];
     size_t n_read = 0;
-    char *text = repeated("", " aaaaaa", LONG / 7, "");
-    start((const char *const[]){"--max-running=1", "--max-waiting=0", NULL});
-    for (int i = 0; i < ASK; i++)
-        k[i] = generate_start(a.client, "'prompt':'%s','max_tokens':1", text);
-    for (int i = 0; i < ASK; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct reply *r = call_finish(k[i]);
         n_read += r->status == 200;
         if (r->status == 200)
@@ -285,6 +278,19 @@ static void test_max_waiting_of_long_texts(void **state)
             expect_full(r);
     }
     assert_int_equal(n_read, 1);
+}
+
+/* One whose text is still being tokenised is not in the engine, and counts. */
+static void test_max_waiting_of_long_texts(void **state)
+{
+    (void)state;
+    enum { LONG = 150000, ASK = 4 };
+    struct call *k[ASK];
+    char *text = repeated("", " aaaaaa", LONG / 7, "");
+    start((const char *const[]){"--max-running=1", "--max-waiting=0", NULL});
+    for (int i = 0; i < ASK; i++)
+        k[i] = generate_start(a.client, "'prompt':'%s','max_tokens':1", text);
+    one_is_read(k, ASK);
     sl_free(text);
 }
 
@@ -295,20 +301,11 @@ static void test_max_queued_prefill_of_long_texts(void **state)
     (void)state;
     enum { LONG = 80000, ASK = 2 };
     struct call *k[ASK];
-    size_t n_read = 0;
     char *text = repeated("", " the", LONG / 4, "");
     start((const char *const[]){"--max-queued-prefill=30000", NULL});
     for (int i = 0; i < ASK; i++)
         k[i] = generate_start(a.client, "'prompt':'%s','max_tokens':1", text);
-    for (int i = 0; i < ASK; i++) {
-        struct reply *r = call_finish(k[i]);
-        n_read += r->status == 200;
-        if (r->status == 200)
-            reply_free(r);
-        else
-            expect_full(r);
-    }
-    assert_int_equal(n_read, 1);
+    one_is_read(k, ASK);
     assert_true(metric(a.client, "slate_turns_refused_total") == 1);
     assert_true(metric(a.client, "slate_turns_failed_total") == 0);
     sl_free(text);

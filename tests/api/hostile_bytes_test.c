@@ -233,10 +233,9 @@ static void test_json_bombs(void **state)
     printf("JSON bombs: the server grows by %.0f MiB; %.0f %% of the work at most is not of low "
            "priority\n",
            most, 100 * most_usual);
-    if (process_figures_count()) {
-        assert_true(most_usual < 0.15);
+    assert_true(most_usual < (process_figures_count() ? 0.15 : 0.25));
+    if (process_figures_count())
         assert_true(most < 150);
-    }
     const struct foe_plan plan = {
         .n = 1, .texts = texts, .n_texts = N(texts), .at_once = 16 * (size_t)MIB, .life_ms = 500};
     size_t usual = attack_terms.n_slice;

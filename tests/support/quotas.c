@@ -51,8 +51,10 @@ void quotas_start(const char *line)
                              NULL,
                              NULL,
                              NULL};
-    size_t n = 9;
+    size_t n = 0;
     char store[100];
+    while (options[n])
+        n++;
     for (size_t i = 0; i < 2 && quotas.options[i]; i++)
         options[n++] = quotas.options[i];
     if (!strcmp(quotas.kind, "dir")) {
