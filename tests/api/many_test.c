@@ -5,9 +5,10 @@
  *
  * The stores are made by the store itself, or, in Redis, by a script.
  *
- * Times are the shortest of many: what a machine with other work adds is no part of them; how long
- * the loop stands still, and what server and Redis do that wait for each other, is measured in
- * their processor time, for the same reason.
+ * Both servers run beside each other and are asked in turn, and times are the shortest of many:
+ * what a machine with other work adds falls on both, or on neither. How long the loop stands still,
+ * and what server and Redis do that wait for each other, is measured in their processor time, for
+ * the same reason.
  *
  * `many_test 1000000` (make soak) does it with so many, and prints the figures. */
 #include <setjmp.h>
@@ -31,9 +32,7 @@
 enum { AHEAD = 512, PAGE = 100, SAMPLES = 40, FEW_SHARE = 20 };
 
 static size_t n_many = 20000;
-static struct node node;
-static struct redis redis;
-static struct api api;
+static struct node node; /* whose log is rewritten */
 
 static double now_of(clockid_t clock)
 {
@@ -131,10 +130,15 @@ static void fill_folder(const char *dir, size_t n)
 
 /* --- what it costs -----------------------------------------------------------------------------*/
 
-struct cost {
+/* A server over a store of n sessions, in a folder or in a Redis, and the least that each took. */
+static struct side {
+    size_t n;
+    struct node node; /* node.a is the server, whatever its store is */
+    struct redis redis;
     double ready_s, begin_ms, middle_ms, end_ms, find_ms, create_ms;
     double resident, resident_after; /* bytes */
-};
+    char (*ids)[40];                 /* by their bytes */
+} few, many;
 
 static double cpu_of(pid_t pid)
 {
@@ -143,30 +147,63 @@ static double cpu_of(pid_t pid)
     return now_of(clock);
 }
 
-/* Seconds that the server has taken so far, with what it waits for: of a clock, or of processors.
- */
-static double spent(void)
+/* Milliseconds that the server has taken so far, with what it waits for: of a clock, or of
+ * processors. */
+static double spent_ms(const struct side *s)
 {
-    return redis.pid ? cpu_of(redis.pid) + cpu_of(api.server->pid) : now_of(CLOCK_MONOTONIC);
+    double of_clock = now_of(CLOCK_MONOTONIC);
+    return 1e3 * (s->redis.pid ? cpu_of(s->redis.pid) + cpu_of(s->node.a.server->pid) : of_clock);
 }
 
-/* The shortest time of a page behind `after`, whose first id must be `first` (NULL: any). */
-static double page_ms(const char *after, const char *first, size_t n)
+static void keep_least(const struct side *s, double begin_ms, double *ret_ms)
+{
+    double took = spent_ms(s) - begin_ms;
+    *ret_ms = took < *ret_ms ? took : *ret_ms;
+}
+
+/* A page behind `after`, whose first id must be `first`. */
+static void ask_page(const struct side *s, const char *after, const char *first, double *ret_ms)
 {
     char path[200];
-    double best = 1e9;
     snprintf(path, sizeof path, "/v1/sessions?limit=%d&after=%s", PAGE, after);
-    for (int i = 0; i < SAMPLES; i++) {
-        double begin = spent();
-        struct reply *r = expect(get(api.client, path), 200);
-        double ms = 1e3 * (spent() - begin);
-        best = ms < best ? ms : best;
-        assert_int_equal(len_at(r->json, "data"), n);
-        if (first)
-            assert_string_equal(str_at(r->json, "data.0.id"), first);
+    double begin_ms = spent_ms(s);
+    struct reply *r = expect(get(s->node.a.client, path), 200);
+    keep_least(s, begin_ms, ret_ms);
+    assert_int_equal(len_at(r->json, "data"), PAGE);
+    assert_string_equal(str_at(r->json, "data.0.id"), first);
+    reply_free(r);
+}
+
+static void ask_all(struct side *s, size_t i)
+{
+    struct client *c = s->node.a.client;
+    char(*ids)[40] = s->ids, brief[80];
+    ask_page(s, "", ids[0], &s->begin_ms);
+    ask_page(s, ids[s->n / 2], ids[s->n / 2 + 1], &s->middle_ms);
+    ask_page(s, ids[s->n - 1 - PAGE], ids[s->n - PAGE], &s->end_ms);
+    const char *id = ids[i * (s->n / SAMPLES)];
+    double begin_ms = spent_ms(s);
+    reply_free(session_get(c, id));
+    keep_least(s, begin_ms, &s->find_ms);
+    expect_error(get(c, "/v1/sessions/nobody"), 404, "session_not_found", "session");
+    snprintf(brief, sizeof brief, "%.8s-new", id);
+    begin_ms = spent_ms(s);
+    reply_free(expect(post(c, "/v1/sessions", "{'id':'%s'}", brief), 201));
+    keep_least(s, begin_ms, &s->create_ms);
+    reply_free(expect(del(c, session_path(brief, "")), 200));
+}
+
+/* Pages one after another, as a client goes through all of them. */
+static void list_all(const struct side *s)
+{
+    char after[64] = "", path[200];
+    for (size_t i = 0; i < 4 * SAMPLES; i++) {
+        snprintf(path, sizeof path, "/v1/sessions?limit=1000&after=%s", after);
+        struct reply *r = expect(get(s->node.a.client, path), 200);
+        bool more = bool_at(r->json, "has_more");
+        snprintf(after, sizeof after, "%s", more ? str_at(r->json, "last_id") : "");
         reply_free(r);
     }
-    return best;
 }
 
 static int by_text(const void *a, const void *b)
@@ -174,109 +211,93 @@ static int by_text(const void *a, const void *b)
     return strcmp(a, b);
 }
 
-static void measure(size_t n, struct cost *ret)
+static void begin_side(struct side *s)
 {
-    char(*ids)[40] = sl_calloc(n, sizeof *ids);
-    assert_non_null(ids);
-    for (size_t i = 0; i < n; i++)
-        name(ids[i], i);
-    qsort(ids, n, sizeof *ids, by_text);
-    client_unrecorded(api.client);
-    ret->resident = (double)process_resident(api.server->pid);
-    ret->begin_ms = page_ms("", ids[0], PAGE);
-    ret->middle_ms = page_ms(ids[n / 2], ids[n / 2 + 1], PAGE);
-    ret->end_ms = page_ms(ids[n - 1 - PAGE], ids[n - PAGE], PAGE);
-    ret->find_ms = ret->create_ms = 1e9;
-    for (size_t i = 0; i < SAMPLES; i++) {
-        char path[80];
-        snprintf(path, sizeof path, "/v1/sessions/%s", ids[i * (n / SAMPLES)]);
-        double begin = spent();
-        reply_free(expect(get(api.client, path), 200));
-        double ms = 1e3 * (spent() - begin);
-        ret->find_ms = ms < ret->find_ms ? ms : ret->find_ms;
-        expect_error(get(api.client, "/v1/sessions/nobody"), 404, "session_not_found", "session");
-        snprintf(path, sizeof path, "%.8s-new", ids[i * (n / SAMPLES)]);
-        begin = spent();
-        reply_free(expect(post(api.client, "/v1/sessions", "{'id':'%s'}", path), 201));
-        ms = 1e3 * (spent() - begin);
-        ret->create_ms = ms < ret->create_ms ? ms : ret->create_ms;
-        reply_free(expect(del(api.client, session_path(path, "")), 200));
-    }
-    /* Pages one after another, as a client goes through all of them. */
-    char after[64] = "";
-    for (size_t i = 0; i < 4 * SAMPLES; i++) {
-        char path[200];
-        snprintf(path, sizeof path, "/v1/sessions?limit=1000&after=%s", after);
-        struct reply *r = expect(get(api.client, path), 200);
-        bool more = bool_at(r->json, "has_more");
-        snprintf(after, sizeof after, "%s", more ? str_at(r->json, "last_id") : "");
-        reply_free(r);
-    }
-    ret->resident_after = (double)process_resident(api.server->pid);
-    sl_free(ids);
+    s->begin_ms = s->middle_ms = s->end_ms = s->find_ms = s->create_ms = 1e9;
+    s->ids = sl_calloc(s->n, sizeof *s->ids);
+    assert_non_null(s->ids);
+    for (size_t i = 0; i < s->n; i++)
+        name(s->ids[i], i);
+    qsort(s->ids, s->n, sizeof *s->ids, by_text);
+    client_unrecorded(s->node.a.client);
+    s->resident = (double)process_resident(s->node.a.server->pid);
 }
 
-static void tell(const char *what, size_t n, const struct cost *c)
+static void end_side(struct side *s, const char *what)
 {
+    list_all(s);
+    s->resident_after = (double)process_resident(s->node.a.server->pid);
+    sl_free(s->ids);
     print_message(
         "%s, %7zu sessions: ready after %.2f s, %.0f MiB resident; page of %d: %.2f ms at "
         "the begin, %.2f in the middle, %.2f at the end; one found: %.2f ms; one made: "
         "%.2f ms\n",
-        what, n, c->ready_s, c->resident / 1048576, PAGE, c->begin_ms, c->middle_ms, c->end_ms,
-        c->find_ms, c->create_ms);
+        what, s->n, s->ready_s, s->resident / 1048576, PAGE, s->begin_ms, s->middle_ms, s->end_ms,
+        s->find_ms, s->create_ms);
 }
 
 /* The same, within what a processor's caches make of it. */
-static void same(double many_ms, double few_ms, const char *what)
+static void expect_same(double many_ms, double few_ms, const char *what)
 {
-    double spare_ms = redis.pid ? 0.1 : 0.5; /* nothing else is in processor time */
+    double spare_ms = few.redis.pid ? 0.1 : 0.5; /* nothing else is in processor time */
     if (process_figures_count() && many_ms > 2 * few_ms + spare_ms)
         fail_msg("%s takes %.2f ms of many sessions and %.2f of few", what, many_ms, few_ms);
 }
 
-static void compare(const struct cost *many, const struct cost *few)
+static void compare(const char *what)
 {
-    same(many->begin_ms, few->begin_ms, "the first page");
-    same(many->middle_ms, few->middle_ms, "a page in the middle");
-    same(many->end_ms, few->end_ms, "the last page");
-    same(many->find_ms, few->find_ms, "to find a session");
-    same(many->create_ms, few->create_ms, "to make a session");
+    begin_side(&few);
+    begin_side(&many);
+    for (size_t i = 0; i < SAMPLES; i++) {
+        ask_all(&few, i);
+        ask_all(&many, i);
+    }
+    end_side(&few, what);
+    end_side(&many, what);
+    expect_same(many.begin_ms, few.begin_ms, "the first page");
+    expect_same(many.middle_ms, few.middle_ms, "a page in the middle");
+    expect_same(many.end_ms, few.end_ms, "the last page");
+    expect_same(many.find_ms, few.find_ms, "to find a session");
+    expect_same(many.create_ms, few.create_ms, "to make a session");
+}
+
+/* Room for twice as many sessions as there are. */
+static const char *place_option(const struct side *s, char ret[64])
+{
+    snprintf(ret, 64, "--max-sessions=%zu", 2 * s->n);
+    return ret;
 }
 
 /* --- dir: --------------------------------------------------------------------------------------*/
 
-static void cost_of_dir(size_t n, struct cost *ret)
+static void start_dir(struct side *s, const char *what, size_t n)
 {
     char places[64];
-    snprintf(places, sizeof places, "--max-sessions=%zu", 2 * n);
-    node_init(&node, "many",
-              (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(), places,
-                                    "--durability=drain", NULL});
-    fill_folder(node.dir, n);
+    *s = (struct side){.n = n};
+    node_init(&s->node, what,
+              (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
+                                    place_option(s, places), "--durability=drain", NULL});
+    fill_folder(s->node.dir, n);
     double begin = now_of(CLOCK_MONOTONIC);
-    node_start(&node);
-    ret->ready_s = now_of(CLOCK_MONOTONIC) - begin;
-    api = node.a;
-    assert_true(metric(api.client, "slate_sessions") == (double)n);
-    measure(n, ret);
-    tell("dir:", n, ret);
-    node_done(&node);
+    node_start(&s->node);
+    s->ready_s = now_of(CLOCK_MONOTONIC) - begin;
+    assert_true(metric(s->node.a.client, "slate_sessions") == (double)n);
 }
 
 static void test_dir(void **state)
 {
     (void)state;
     enum { EACH_MAX = 1100, LISTS_MAX = 8 << 20 };
-    size_t n_few = n_many / FEW_SHARE;
-    struct cost many = {0}, few = {0};
-    cost_of_dir(n_few, &few);
-    cost_of_dir(n_many, &many);
-    compare(&many, &few);
-    double each = (many.resident - few.resident) / (double)(n_many - n_few);
+    start_dir(&few, "few", n_many / FEW_SHARE);
+    start_dir(&many, "many", n_many);
+    compare("dir:");
+    double each = (many.resident - few.resident) / (double)(many.n - few.n);
     print_message("dir: %.0f bytes of memory for each stored session; lists left %.1f MiB\n", each,
                   (many.resident_after - many.resident) / 1048576);
     if (process_figures_count())
         assert_true(each < EACH_MAX && many.resident_after - many.resident < LISTS_MAX);
+    node_done(&few.node);
+    node_done(&many.node);
 }
 
 /* --- its log, rewritten ------------------------------------------------------------------------*/
@@ -383,15 +404,15 @@ static double stall_of(size_t n)
 static void test_rewrite(void **state)
 {
     (void)state;
-    double few = stall_of(n_many / FEW_SHARE), many = stall_of(n_many);
-    if (process_figures_count() && many > 2 * few + 0.010)
-        fail_msg("the loop stands still for %.1f ms", 1e3 * many);
+    double brief = stall_of(n_many / FEW_SHARE), longest = stall_of(n_many);
+    if (process_figures_count() && longest > 2 * brief + 0.010)
+        fail_msg("the loop stands still for %.1f ms", 1e3 * longest);
 }
 
 /* --- redis: ------------------------------------------------------------------------------------*/
 
 /* As redis_lua.c makes a session that has read nothing. */
-static void fill_redis(size_t n)
+static void fill_redis(struct redis *to, size_t n)
 {
     static const char script[] =
         "for i=tonumber(ARGV[1]),tonumber(ARGV[2]) do "
@@ -404,18 +425,18 @@ static void fill_redis(size_t n)
         "end";
     enum { AT_ONCE = 5000 };
     for (size_t i = 0; i < n; i += AT_ONCE) {
-        char from[24], to[24];
-        snprintf(from, sizeof from, "%zu", i);
-        snprintf(to, sizeof to, "%zu", i + AT_ONCE < n ? i + AT_ONCE - 1 : n - 1);
-        redisReply *r = redis_ask(&redis, "EVAL %s 0 %s %s", script, from, to);
+        char first[24], last[24];
+        snprintf(first, sizeof first, "%zu", i);
+        snprintf(last, sizeof last, "%zu", i + AT_ONCE < n ? i + AT_ONCE - 1 : n - 1);
+        redisReply *r = redis_ask(to, "EVAL %s 0 %s %s", script, first, last);
         assert_int_not_equal(r->type, REDIS_REPLY_ERROR);
         freeReplyObject(r);
     }
 }
 
-static double redis_memory(void)
+static double redis_memory(struct redis *in)
 {
-    redisReply *r = redis_ask(&redis, "INFO memory");
+    redisReply *r = redis_ask(in, "INFO memory");
     const char *p = strstr(r->str, "used_memory:");
     assert_non_null(p);
     double v = strtod(p + strlen("used_memory:"), NULL);
@@ -423,59 +444,60 @@ static double redis_memory(void)
     return v;
 }
 
-static double cost_of_redis(size_t n, struct cost *ret)
+/* Returns the bytes of Redis' memory that each session takes. */
+static double start_redis(struct side *s, const char *what, size_t n)
 {
-    char store[100], most[64];
-    redis_init(&redis, "many", NULL);
-    snprintf(store, sizeof store, "--store=%s", redis.spec);
-    snprintf(most, sizeof most, "--max-sessions=%zu", 2 * n);
-    double before = redis_memory();
-    fill_redis(n);
-    double each = (redis_memory() - before) / (double)n;
+    char store[100], places[64];
+    *s = (struct side){.n = n};
+    redis_init(&s->redis, what, NULL);
+    snprintf(store, sizeof store, "--store=%s", s->redis.spec);
+    double before = redis_memory(&s->redis);
+    fill_redis(&s->redis, n);
+    double each = (redis_memory(&s->redis) - before) / (double)n;
     double begin = now_of(CLOCK_MONOTONIC);
-    api_start(&api, (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
-                                          most, store, NULL});
-    ret->ready_s = now_of(CLOCK_MONOTONIC) - begin;
-    measure(n, ret);
-    tell("redis:, in processor time", n, ret);
+    api_start(&s->node.a,
+              (const char *const[]){"--tokenizer=bytes", "--model", seeded_bytes_model(),
+                                    place_option(s, places), store, NULL});
+    s->ready_s = now_of(CLOCK_MONOTONIC) - begin;
     return each;
 }
 
-static void stop_redis(void)
+static void stop_redis(struct side *s)
 {
-    api_stop(&api);
-    redis_done(&redis);
-    redis = (struct redis){0};
+    api_stop(&s->node.a);
+    redis_done(&s->redis);
 }
 
 static void test_redis(void **state)
 {
     (void)state;
-    struct cost many = {0}, few = {0};
-    cost_of_redis(n_many / FEW_SHARE, &few);
-    stop_redis();
-    double each = cost_of_redis(n_many, &many);
-    compare(&many, &few);
-    stop_redis();
+    (void)start_redis(&few, "few", n_many / FEW_SHARE);
+    double each = start_redis(&many, "many", n_many);
+    compare("redis:, in processor time");
     print_message("redis: %.0f bytes of Redis' memory for each session; a server holds %.1f MiB "
                   "more for many of them\n",
                   each, (many.resident - few.resident) / 1048576);
     if (process_figures_count()) /* it holds none that it was not asked for */
         assert_true(many.resident - few.resident < 16 << 20 &&
                     many.resident_after - many.resident < 8 << 20);
+    stop_redis(&few);
+    stop_redis(&many);
+}
+
+/* After a failed test. */
+static void abandon(struct side *s)
+{
+    node_abandon(&s->node);
+    if (s->redis.pid)
+        redis_done(&s->redis);
+    *s = (struct side){0};
 }
 
 static int after(void **state)
 {
     (void)state;
-    if (node.a.server)
-        node_abandon(&node);
-    else if (api.server && redis.pid)
-        api_stop(&api);
-    if (redis.pid)
-        redis_done(&redis);
-    api = (struct api){0};
-    redis = (struct redis){0};
+    abandon(&few);
+    abandon(&many);
     return 0;
 }
 
