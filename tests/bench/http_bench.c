@@ -4,7 +4,7 @@
  *
  *   http_bench [--model FILE|DIR [--tokenizer T] [--vocabulary 256] | --shape NAME [--type T]]
  *              [--clients 1,8,32] [--prompt 22] [--tokens 64] [--rounds 5] [--seconds 10]
- *              [--threads 2] [--weights T]
+ *              [--threads 2] [--weights T] [--kernels NAME]
  *              [--peer-llama BUILD [--peer-model FILE.gguf] [--peer-options "…"]]
  *              [--format table|csv|json]
  *
@@ -40,7 +40,7 @@ enum format { TABLE, CSV, JSON };
 
 static struct {
     const char *model, *tokenizer, *weights, *threads, *peer, *peer_model, *peer_options, *shape,
-        *type;
+        *type, *kernels;
     size_t clients[COUNTS_MAX], n_clients, rounds;
     struct works works;
     enum format format;
@@ -162,7 +162,7 @@ static void print_values(const struct row *rows, size_t n)
 static void usage(void)
 {
     fputs("usage: http_bench [--model FILE|DIR [--tokenizer T] [--vocabulary 256] |\n"
-          "  --shape NAME [--type T]] [--weights T] [--threads N]\n"
+          "  --shape NAME [--type T]] [--weights T] [--kernels NAME] [--threads N]\n"
           "  [--clients 1,8,32] [--prompt 22] [--tokens 64] [--rounds 5] [--seconds 10]\n"
           "  [--format table|csv|json]\n"
           "  [--peer-llama BUILD [--peer-model FILE.gguf] [--peer-options \"...\"]]\n",
@@ -199,23 +199,13 @@ static enum format read_format(const char *s)
     return TABLE;
 }
 
-static const struct option longs[] = {{"model", 1, NULL, 'm'},
-                                      {"tokenizer", 1, NULL, 'k'},
-                                      {"weights", 1, NULL, 'w'},
-                                      {"threads", 1, NULL, 't'},
-                                      {"clients", 1, NULL, 'c'},
-                                      {"prompt", 1, NULL, 'p'},
-                                      {"tokens", 1, NULL, 'n'},
-                                      {"vocabulary", 1, NULL, 'v'},
-                                      {"rounds", 1, NULL, 'r'},
-                                      {"seconds", 1, NULL, 's'},
-                                      {"format", 1, NULL, 'f'},
-                                      {"peer-llama", 1, NULL, 'L'},
-                                      {"peer-model", 1, NULL, 'M'},
-                                      {"peer-options", 1, NULL, 'O'},
-                                      {"shape", 1, NULL, 'S'},
-                                      {"type", 1, NULL, 'T'},
-                                      {NULL, 0, NULL, 0}};
+static const struct option longs[] = {
+    {"model", 1, NULL, 'm'},      {"tokenizer", 1, NULL, 'k'},  {"weights", 1, NULL, 'w'},
+    {"kernels", 1, NULL, 'K'},    {"threads", 1, NULL, 't'},    {"clients", 1, NULL, 'c'},
+    {"prompt", 1, NULL, 'p'},     {"tokens", 1, NULL, 'n'},     {"vocabulary", 1, NULL, 'v'},
+    {"rounds", 1, NULL, 'r'},     {"seconds", 1, NULL, 's'},    {"format", 1, NULL, 'f'},
+    {"peer-llama", 1, NULL, 'L'}, {"peer-model", 1, NULL, 'M'}, {"peer-options", 1, NULL, 'O'},
+    {"shape", 1, NULL, 'S'},      {"type", 1, NULL, 'T'},       {NULL, 0, NULL, 0}};
 
 static void read_options(int argc, char **argv)
 {
@@ -229,6 +219,9 @@ static void read_options(int argc, char **argv)
             break;
         case 'w':
             opt.weights = optarg;
+            break;
+        case 'K':
+            opt.kernels = optarg;
             break;
         case 't':
             opt.threads = optarg;
@@ -379,6 +372,7 @@ int main(int argc, char **argv)
     n += word(o + n, "--model", opt.model);
     n += word(o + n, "--tokenizer", opt.tokenizer);
     n += word(o + n, "--weights", opt.weights);
+    n += word(o + n, "--kernels", opt.kernels);
     word(o + n, "--threads", opt.threads);
     targets[n_targets].name = "slate";
     serving_start(&targets[n_targets++].s, o);
@@ -388,6 +382,7 @@ int main(int argc, char **argv)
                 &(struct sl_config){.model = opt.model,
                                     .tokenizer = opt.tokenizer,
                                     .weights = opt.weights,
+                                    .kernels = opt.kernels,
                                     .threads = number(opt.threads, SL_MAX_THREADS),
                                     .begin_token = "none"},
                 most_clients());
