@@ -255,7 +255,7 @@ static ALWAYS_INLINE void block(const int rows, const enum sl_dtype type, const 
         add_groups(rows, 1, acc, sum, j, record, x);
         if (type == SL_DTYPE_Q4_K)
             take_minima(rows, 1, acc, j, record, scales, x);
-        ahead = ask_ahead(1, j, ahead, scales);
+        ahead = ask_ahead(false, 1, j, ahead, scales);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {

@@ -200,7 +200,7 @@ static ALWAYS_INLINE void block(const int rows, const struct job *j)
             lo[r] = add_group(lo[r], sum[r].lo, d_lo, scale);
             hi[r] = add_group(hi[r], sum[r].hi, d_hi, scale);
         }
-        ahead = ask_ahead(1, j, ahead, scales);
+        ahead = ask_ahead(false, 1, j, ahead, scales);
         x++;
         w += SL_Q8_GROUP;
         scales += SL_GROUP_SCALES;

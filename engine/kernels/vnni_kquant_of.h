@@ -110,7 +110,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
             scale_sums(rows, panels, s == 0, whole, sum, j, scales + s / one * SL_PANEL);
         }
         if (ready)
-            asked = ask_ahead(panels, j, asked, scales);
+            asked = ask_ahead(false, panels, j, asked, scales);
         add_groups(rows, panels, type, acc, whole, j, record, scales, x);
     }
 #pragma GCC unroll 8

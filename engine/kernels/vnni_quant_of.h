@@ -59,7 +59,7 @@ static ALWAYS_INLINE void tile(const int rows, const int panels, const enum sl_d
         }
         w += bytes ? SL_Q8_GROUP : sl_group_bytes(type);
         if (ready)
-            asked = ask_ahead(panels, j, asked, scales);
+            asked = ask_ahead(type == SL_DTYPE_Q8, panels, j, asked, scales);
 #pragma GCC unroll 4
         for (int p = 0; p < panels; p++) {
             const uint8_t *at = scales + (size_t)p * panel;
