@@ -12,7 +12,8 @@ enum {
     ROW_BLOCK = 96,          /* rows of x per block at most: 288 KiB at d_model 768 */
     TILE_FLOATS = 32 * 1024, /* outputs between two calls of after() */
     TILE_PANELS_MIN = 4,     /* but not fewer panels than this */
-    ALONE_FLOATS = 4096      /* inputs that one thread brings to 8 bits before all could start */
+    ALONE_FLOATS = 4096,     /* inputs that one thread brings to 8 bits before all could start */
+    READ_COST = 7            /* of a byte of weights, where 32 is one input's of an F32 panel */
 };
 
 float *sl_pass_take(const struct sl_pass *p, size_t *used, size_t row_floats)
@@ -185,10 +186,12 @@ static size_t items_before(size_t limit, size_t start, size_t cost, size_t n)
     return k < n ? k : n;
 }
 
-/* Of a panel: its bytes, which is what one row waits for, and near what many rows cost. */
-static size_t panel_cost(const struct sl_matrix *w)
+/* Of a panel: the time that its bytes take to come, or its arithmetic, whichever is longer. */
+static size_t panel_cost(const struct sl_pass *p, const struct sl_matrix *w)
 {
-    return sl_pack_bytes(w->type, SL_PANEL, w->n_in) / SL_PANEL;
+    size_t reading = READ_COST * sl_pack_bytes(w->type, SL_PANEL, w->n_in);
+    size_t arithmetic = p->k->row_cost[w->type] * p->n_rows * w->n_in;
+    return reading > arithmetic ? reading : arithmetic;
 }
 
 static void products_part(void *arg, size_t part, size_t n_parts)
@@ -196,13 +199,13 @@ static void products_part(void *arg, size_t part, size_t n_parts)
     const struct stage *st = arg;
     size_t total = 0;
     for (size_t i = 0; i < st->n; i++)
-        total += sl_panels(st->v[i].w->n_out) * panel_cost(st->v[i].w);
+        total += sl_panels(st->v[i].w->n_out) * panel_cost(st->p, st->v[i].w);
     /* An item belongs to the part in whose share of the cost it begins. */
     size_t lo = total / n_parts * part + total % n_parts * part / n_parts;
     size_t hi = total / n_parts * (part + 1) + total % n_parts * (part + 1) / n_parts;
     size_t start = 0;
     for (size_t i = 0; i < st->n; i++) {
-        size_t panels = sl_panels(st->v[i].w->n_out), cost = panel_cost(st->v[i].w);
+        size_t panels = sl_panels(st->v[i].w->n_out), cost = panel_cost(st->p, st->v[i].w);
         size_t b = items_before(lo, start, cost, panels);
         size_t e = items_before(hi, start, cost, panels);
         if (b < e)

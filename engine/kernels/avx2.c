@@ -116,6 +116,7 @@ static inline size_t v_pack(float *p, uints m, vec v)
 
 const struct sl_kernels sl_kernels_avx2 = {
     .name = "avx2",
+    .row_cost = ROW_COST(22, 15, 15, 17, 22),
     .matmul = sl_avx2_matmul,
     .quantise = sl_avx2_quantise,
     .matmul_q = sl_avx2_matmul_q,
@@ -125,6 +126,7 @@ const struct sl_kernels sl_kernels_avx2 = {
 /* For processors that also multiply bytes. */
 const struct sl_kernels sl_kernels_avx2vnni = {
     .name = "avx2vnni",
+    .row_cost = ROW_COST(10, 10, 10, 14, 16),
     .matmul = sl_avx2_matmul,
     .quantise = sl_avx2_quantise,
     .matmul_q = sl_avx2vnni_matmul_q,

@@ -107,6 +107,7 @@ static inline size_t v_pack(float *p, uints m, vec v)
 
 const struct sl_kernels sl_kernels_avx512 = {
     .name = "avx512",
+    .row_cost = ROW_COST(25, 17, 17, 19, 25),
     .matmul = sl_avx512_matmul,
     .quantise = sl_avx2_quantise,
     .matmul_q = sl_avx2_matmul_q,
@@ -116,6 +117,7 @@ const struct sl_kernels sl_kernels_avx512 = {
 /* For processors that also multiply bytes. */
 const struct sl_kernels sl_kernels_avx512vnni = {
     .name = "avx512vnni",
+    .row_cost = ROW_COST(10, 10, 10, 14, 14),
     .matmul = sl_avx512_matmul,
     .quantise = sl_avx2_quantise,
     .matmul_q = sl_avx512_matmul_q,

@@ -132,6 +132,10 @@ struct sl_wkv7_out {
 struct sl_kernels {
     const char *name;
 
+    /* What many rows take by the weights' type, F32's 32: by it threads share products of several
+     * types. Measured where nothing else is said; no result depends on it. */
+    uint8_t row_cost[SL_DTYPE_KINDS];
+
     /* y[r*ldy + o] for every r < rows and every output o of panels [panel_begin, panel_end) (all
      * 16 of each: rows of y have room for whole panels). x rows are ldx floats apart and hold n_in.
      * type: F32, BF16 or F16; `panels` points at panel 0. y must not overlap x. Each panel is read

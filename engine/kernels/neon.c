@@ -111,6 +111,7 @@ static inline size_t v_pack(float *p, uints m, vec v)
 
 const struct sl_kernels sl_kernels_neon = {
     .name = "neon",
+    .row_cost = ROW_COST(20, 20, 20, 24, 24), /* by instructions */
     .matmul = sl_neon_matmul,
     .quantise = sl_neon_quantise,
     .matmul_q = sl_neon_matmul_q,
@@ -120,6 +121,7 @@ const struct sl_kernels sl_kernels_neon = {
 /* For processors that also have dot products of bytes. */
 const struct sl_kernels sl_kernels_neondot = {
     .name = "neondot",
+    .row_cost = ROW_COST(12, 12, 12, 16, 16), /* by instructions */
     .matmul = sl_neon_matmul,
     .quantise = sl_neon_quantise,
     .matmul_q = sl_neondot_matmul_q,

@@ -21,6 +21,14 @@ extern const struct sl_kernels sl_kernels_neon;
 extern const struct sl_kernels sl_kernels_neondot;
 #endif
 
+/* kernels.h: row_cost. Q4_0 is multiplied as Q4 is. */
+#define ROW_COST(q8, q5, q4, q4_k, q6_k)                                                           \
+    {                                                                                              \
+        [SL_DTYPE_F32] = 32, [SL_DTYPE_F16] = 32, [SL_DTYPE_BF16] = 32, [SL_DTYPE_Q8] = (q8),      \
+        [SL_DTYPE_Q5] = (q5), [SL_DTYPE_Q4] = (q4), [SL_DTYPE_Q4_0] = (q4),                        \
+        [SL_DTYPE_Q4_K] = (q4_k), [SL_DTYPE_Q6_K] = (q6_k)                                         \
+    }
+
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 #endif

@@ -545,7 +545,7 @@ static void wkv7(void **state)
 
 /* --- tables --- */
 
-static void tables_have_names(void **state)
+static void tables_have_names_and_costs(void **state)
 {
     (void)state;
     const char *const *names = sl_kernels_names();
@@ -556,6 +556,10 @@ static void tables_have_names(void **state)
         const struct sl_kernels *k = sl_kernels_find(names[i]);
         assert_non_null(k);
         assert_string_equal(k->name, names[i]);
+        for (enum sl_dtype t = 0; t < SL_DTYPE_KINDS; t++) {
+            bool matrix = t == SL_DTYPE_F32 || t == SL_DTYPE_F16 || t == SL_DTYPE_BF16;
+            assert_int_equal(k->row_cost[t] > 0, matrix || sl_is_quantised(t));
+        }
         has_ref |= strcmp(names[i], "ref") == 0;
         printf("tested here: %s\n", names[i]);
     }
@@ -569,7 +573,7 @@ int main(void)
     ref = sl_kernels_find("ref");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_table_runs_here),
-        cmocka_unit_test(tables_have_names),
+        cmocka_unit_test(tables_have_names_and_costs),
         cmocka_unit_test(matmul_odd_shapes),
         cmocka_unit_test(matmul_special_values),
         cmocka_unit_test(matmul_longest_rows),
