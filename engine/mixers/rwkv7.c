@@ -28,7 +28,10 @@
 
 enum { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIX };
 
-enum { ROWS = 16 }; /* tokens that go through a head's state before the next ones are looked at */
+enum {
+    ROWS = 16, /* tokens that go through a head's state before the next ones are looked at */
+    AHEAD = 2  /* tokens whose rows are on their way (Zen 4: the stage takes 0.8 to 0.95 times) */
+};
 
 #define EPS_LN_X 64e-5f
 #define DECAY_SCALE -0.6065306597126334f /* -exp(-1/2) */
@@ -323,6 +326,7 @@ struct job {
 /* Some rows of a span, in the channels of one head. */
 struct head_rows {
     size_t row, n, channel;
+    size_t n_left;          /* of the span's, from the first of these on */
     float *kappa, *k_tilde; /* [n][ld] of the part's scratch */
     size_t ld;
 };
@@ -406,6 +410,17 @@ static void second_stage(const struct job *j)
     sl_pass_products(j->p, v, n, j, NULL);
 }
 
+/* Asks memory for a head's channels of a row: rows lie far apart, and no processor guesses where
+ * the next one is. */
+static void ask_row(const struct job *j, size_t row, size_t channel)
+{
+    const float *const all[] = {j->w, j->a, j->k, j->v, j->r, j->g, j->v_gate, j->p->carry};
+    const size_t n = sizeof all / sizeof *all - (j->m->first ? 2 : 0);
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < j->m->n; c += SL_PANEL)
+            __builtin_prefetch(all[i] + row * j->p->ld + channel + c);
+}
+
 /* What a head's rows are before they go through its state: κ, k̃ and the rest in place. */
 static void open_rows(const struct job *j, const struct head_rows *h)
 {
@@ -421,6 +436,8 @@ static void open_rows(const struct job *j, const struct head_rows *h)
                               .least = KAPPA_MIN};
     for (size_t t = 0; t < h->n; t++) {
         const size_t at = (h->row + t) * ld + c;
+        if (t + AHEAD < h->n_left)
+            ask_row(j, h->row + t + AHEAD, c);
         g.w = j->w + at;
         g.a = j->a + at;
         g.v = j->v + at;
@@ -485,7 +502,8 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
         .channel = head * m->n, .kappa = tmp, .k_tilde = tmp + ROWS * ld, .ld = ld};
     float *s = (float *)(void *)(span->state + m->state) + h.channel * m->n;
     for (size_t t = 0; t < span->n_rows; t += ROWS) {
-        h.n = span->n_rows - t < ROWS ? span->n_rows - t : ROWS;
+        h.n_left = span->n_rows - t;
+        h.n = h.n_left < ROWS ? h.n_left : ROWS;
         h.row = span->row + t;
         open_rows(j, &h);
         run_rows(j, s, &h);
