@@ -31,7 +31,7 @@ static const struct {
     size_t n_in, n_out;
 } shapes[] = {{768, 768},   {768, 3072},  {3072, 768},  {768, 65536}, /* of RWKV-7 0.1B */
               {1024, 1024}, {1024, 4096}, {4096, 1024}, {1024, 65536} /* and of 0.4B */};
-static const size_t rows[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 512};
+static const size_t rows[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 512};
 static const enum sl_dtype types[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16,
                                       SL_DTYPE_Q8,   SL_DTYPE_Q5,   SL_DTYPE_Q4,
                                       SL_DTYPE_Q4_0, SL_DTYPE_Q6_K, SL_DTYPE_Q4_K};
