@@ -126,7 +126,7 @@ const struct sl_kernels sl_kernels_avx2 = {
 /* For processors that also multiply bytes. */
 const struct sl_kernels sl_kernels_avx2vnni = {
     .name = "avx2vnni",
-    .row_cost = ROW_COST(10, 10, 10, 14, 16),
+    .row_cost = ROW_COST(10, 10, 10, 14, 16), /* by avx2's, and by instructions */
     .matmul = sl_avx2_matmul,
     .quantise = sl_avx2_quantise,
     .matmul_q = sl_avx2vnni_matmul_q,

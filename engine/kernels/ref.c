@@ -424,7 +424,7 @@ static void wkv7_out(const struct sl_wkv7_out *o, size_t n)
 
 const struct sl_kernels sl_kernels_ref = {
     .name = "ref",
-    .row_cost = ROW_COST(32, 32, 32, 32, 32),
+    .row_cost = ROW_COST(32, 32, 32, 32, 32), /* not measured: it is not for speed */
     .matmul = matmul,
     .quantise = sl_ref_quantise,
     .matmul_q = sl_ref_matmul_q,

@@ -32,7 +32,6 @@
 enum { AHEAD = 512, PAGE = 100, SAMPLES = 40, FEW_SHARE = 20 };
 
 static size_t n_many = 20000;
-static struct node node; /* whose log is rewritten */
 
 static double now_of(clockid_t clock)
 {
@@ -151,8 +150,9 @@ static double cpu_of(pid_t pid)
  * processors. */
 static double spent_ms(const struct side *s)
 {
-    double of_clock = now_of(CLOCK_MONOTONIC);
-    return 1e3 * (s->redis.pid ? cpu_of(s->redis.pid) + cpu_of(s->node.a.server->pid) : of_clock);
+    if (!s->redis.pid)
+        return 1e3 * now_of(CLOCK_MONOTONIC);
+    return 1e3 * (cpu_of(s->redis.pid) + cpu_of(s->node.a.server->pid));
 }
 
 static void keep_least(const struct side *s, double begin_ms, double *ret_ms)
@@ -358,11 +358,10 @@ static void on_told(void *arg, const struct sl_store_head *h)
 static double stall_of(size_t n)
 {
     struct sl_store_stats st = {0};
-    char dir[600];
+    struct node node; /* never started */
     node_init(&node, "rewrite", (const char *const[]){NULL});
-    snprintf(dir, sizeof dir, "%s", node.dir);
-    fill_folder(dir, n);
-    open_folder(dir, 1 << 20, NULL);
+    fill_folder(node.dir, n);
+    open_folder(node.dir, 1 << 20, NULL);
     versions = sl_calloc(n, sizeof *versions);
     char *text = sl_malloc(1 << 16);
     assert_true(versions && text);
@@ -390,7 +389,7 @@ static double stall_of(size_t n)
     close_folder();
     /* And it is all there. */
     n_told = 0;
-    open_folder(dir, 0, on_told);
+    open_folder(node.dir, 0, on_told);
     assert_int_equal(n_told, n);
     close_folder();
     sl_free(versions);
