@@ -199,6 +199,7 @@ static void add_groups(const struct job *all, size_t rows, size_t n_panels, size
                                    .ahead = to_next(all, p, n_panels, g, n_groups, SL_Q8_GROUP),
                                    .ahead_d =
                                        to_next(all, p, n_panels, g, n_groups, SL_GROUP_SCALES)};
+            sl_ask_outputs(t.y, t.ldy, end - r, 1);
             tiles[end - r][i == 0](&t);
         }
     }

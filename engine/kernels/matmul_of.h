@@ -114,6 +114,7 @@ static void block_of_rows(const struct product *m, float *wide, size_t p, size_t
                 .ahead_panel = panel,
                 .ahead_step = step,
             };
+            sl_ask_outputs(j.y, j.ldy, end - r, at_once);
             if (m->type == F32) {
                 tiles[F32][end - r][at_once](&j);
             } else if (i == 0) {

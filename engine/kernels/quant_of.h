@@ -122,6 +122,7 @@ static void many_rows(const struct job *all, size_t rows, enum sl_dtype type, si
             j.ahead = asked < n * bytes ? next + asked : NULL;
             j.y = all->y + r * all->ldy;
             j.x = all->x + r * all->ldx + g;
+            sl_ask_outputs(j.y, j.ldy, end - r, n_panels);
             readies[INDEX(type)][end - r][n_panels](&j);
         }
     }
