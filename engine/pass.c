@@ -1,15 +1,13 @@
 /* pass.c: what stages have in common. See pass.h for the rules.
  *
- * A product walks blocks of rows that stay in the second-level cache beside a panel, and in each
- * block runs of panels whose outputs stay there until after() has used them. Many rows read a panel
- * once per block; one row reads long runs of panels, so that memory streams. */
+ * A product goes over runs of panels whose outputs stay in the second-level cache until after() has
+ * used them: for many rows a few panels, for one row long runs, so that memory streams. */
 #include "engine/pass.h"
 
 #include <assert.h>
 #include <string.h>
 
 enum {
-    ROW_BLOCK = 96,          /* rows of x per block at most: 288 KiB at d_model 768 */
     TILE_FLOATS = 32 * 1024, /* outputs between two calls of after() */
     TILE_PANELS_MIN = 4,     /* but not fewer panels than this */
     ALONE_FLOATS = 4096,     /* inputs that one thread brings to 8 bits before all could start */
@@ -144,36 +142,30 @@ static void quantise(struct stage *st)
 }
 
 static void multiply(const struct sl_pass *p, const struct sl_product *v, const struct sl_group *q,
-                     size_t row, size_t rows, size_t begin, size_t end)
+                     size_t begin, size_t end)
 {
     const struct sl_matrix *w = v->w;
-    float *y = v->y + row * v->ldy;
-    size_t ldq = sl_groups(w->n_in);
     if (q)
-        p->k->matmul_q(y, v->ldy, q + row * ldq, ldq, rows, w->panels, w->type, w->n_in, begin,
-                       end);
+        p->k->matmul_q(v->y, v->ldy, q, sl_groups(w->n_in), p->n_rows, w->panels, w->type, w->n_in,
+                       begin, end);
     else
-        p->k->matmul(y, v->ldy, v->x + row * v->ldx, v->ldx, rows, w->panels, w->type, w->n_in,
-                     begin, end);
+        p->k->matmul(v->y, v->ldy, v->x, v->ldx, p->n_rows, w->panels, w->type, w->n_in, begin,
+                     end);
 }
 
 static void product_panels(const struct stage *st, size_t i, size_t begin, size_t end)
 {
     const struct sl_pass *p = st->p;
     const struct sl_product *v = &st->v[i];
-    size_t n_blocks = (p->n_rows + ROW_BLOCK - 1) / ROW_BLOCK;
-    for (size_t block = 0, row = 0, rows; block < n_blocks; block++, row += rows) {
-        rows = (p->n_rows - row) / (n_blocks - block); /* alike, that none is a small rest */
-        size_t run = TILE_FLOATS / (rows * SL_PANEL);
-        run = run < TILE_PANELS_MIN ? TILE_PANELS_MIN : run;
-        for (size_t b = begin; b < end; b += run) {
-            size_t e = end - b < run ? end : b + run;
-            multiply(p, v, st->q[i], row, rows, b, e);
-            if (!v->after)
-                continue;
-            size_t col_end = e * SL_PANEL < v->w->n_out ? e * SL_PANEL : v->w->n_out;
-            v->after(st->arg, &(struct sl_tile){row, row + rows, b * SL_PANEL, col_end});
-        }
+    size_t run = TILE_FLOATS / (p->n_rows * SL_PANEL);
+    run = run < TILE_PANELS_MIN ? TILE_PANELS_MIN : run;
+    for (size_t b = begin; b < end; b += run) {
+        size_t e = end - b < run ? end : b + run;
+        multiply(p, v, st->q[i], b, e);
+        if (!v->after)
+            continue;
+        size_t col_end = e * SL_PANEL < v->w->n_out ? e * SL_PANEL : v->w->n_out;
+        v->after(st->arg, &(struct sl_tile){0, p->n_rows, b * SL_PANEL, col_end});
     }
 }
 

@@ -1,7 +1,8 @@
-/* pass.h: one step on its way through the layers, as mixers and blocks see it. Private to libslate.
+/* pass.h: a step, or a chunk of one, on its way through the layers, as mixers and blocks see it.
+ * Private to libslate.
  *
- * A step is a ragged batch: spans (one per segment) of consecutive rows, one row per token. A layer
- * is a list of stages; a stage is one sl_workers_run(), in which every part computes a range of
+ * It is a ragged batch: spans (one per segment) of consecutive rows, one row per token. A layer is
+ * a list of stages; a stage is one sl_workers_run(), in which every part computes a range of
  * rows, of panels of outputs, or of (span, head) pairs, and what it writes no other part of the
  * same stage reads. Between two stages all is visible. How a stage is cut never shows in the bits:
  * a sum is always one kernel call of one part, in the kernel's fixed order.
@@ -41,6 +42,7 @@ static inline void sl_norm_row(const struct sl_kernels *k, const struct sl_norm 
 struct sl_span {
     unsigned char *state; /* the slot's start: offsets of state tensors count from here */
     size_t row, n_rows;   /* n_rows ≥ 1 */
+    uint64_t position;    /* of its first row: tokens that its session had consumed before */
 };
 
 struct sl_pass {
@@ -120,6 +122,13 @@ struct sl_product {
     size_t ldy;
     void (*after)(const void *arg, const struct sl_tile *tile); /* NULL: nothing */
 };
+
+/* How many tokens the row's session had consumed before it. */
+static inline uint64_t sl_pass_position(const struct sl_pass *p, size_t row)
+{
+    const struct sl_span *span = &p->spans[p->row_span[row]];
+    return span->position + (row - span->row);
+}
 
 /* n products, cut by their cost: one whole stage, with one before it where rows of x have to be
  * brought to 8 bits: once for all matrices that read them. Each part ends with also(), which may

@@ -358,7 +358,6 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
     const struct layer *m = j->m;
     size_t room = sl_row_floats(m->m), c = head * m->d;
     unsigned char *state = span->state;
-    const struct sl_state_header *header = (const void *)state;
     struct head h = {.s = (float *)(void *)(state + m->kv) + c * m->m,
                      .z = (float *)(void *)(state + m->z) + head * m->m,
                      .v_sum = (float *)(void *)(state + m->v_sum) + c,
@@ -367,11 +366,11 @@ static void recur(const void *arg, const struct sl_span *span, size_t head, floa
                      .fq = tmp + sl_row_floats(m->d)};
     h.fk = h.fq + room, h.decay = h.fk + room;
     if (m->kernel != SOFTMAX_MAX && sl_recur_has_form(j->p, span)) {
-        recur_by_form(j, span, head, &h, header->tokens_seen, h.decay + room);
+        recur_by_form(j, span, head, &h, span->position, h.decay + room);
         return;
     }
     for (size_t t = 0; t < span->n_rows; t++) {
-        size_t at = (span->row + t) * j->ld + c, position = header->tokens_seen + t;
+        size_t at = (span->row + t) * j->ld + c, position = span->position + t;
         query_features(j, &h, j->q + at, position);
         key_features(j, &h, j->k + at, position);
         token(j, &h, j->v + at, j->out + at, (float)(position + 1));

@@ -5,7 +5,7 @@
 
 #include "tests/support/runner.h"
 
-enum { AMONG_MAX = 32 /* others of a step */, AMONG_TOKENS_MAX = 128 };
+enum { AMONG_MAX = 32 /* others of a step */, AMONG_TOKENS_MAX = 256 };
 
 struct hashes {
     uint64_t logits, state;

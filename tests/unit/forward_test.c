@@ -187,6 +187,30 @@ static void test_invariance_big(void **unused)
     check_invariance(&big);
 }
 
+/* Steps of about as many rows as go through a layer at once, and a few times as many. */
+static void test_long_steps(void **unused)
+{
+    (void)unused;
+    static const size_t lengths[] = {95, 96, 97, 180, 192, 193, 230};
+    unsigned char *bytes;
+    size_t n_bytes;
+    struct sl_model *m = seeded_open(&odd, NULL, &bytes, &n_bytes);
+    struct runner r;
+    runner_open(&r, m, 2, MAX_ROWS, OTHERS_MAX + 1);
+    for (size_t i = 0; i < 2 * sizeof lengths / sizeof *lengths; i++) {
+        const size_t n = lengths[i / 2];
+        struct others none = {.n = 0}, some;
+        others_open(&some, m, i % 2 * 7);
+        char what[40];
+        (void)snprintf(what, sizeof what, "%zu rows and %zu others", n, some.n);
+        assert_same(run_among(&r, n, n, &some), run_among(&r, 7, n, &none), what);
+        others_close(&some);
+    }
+    runner_close(&r);
+    sl_model_close(m);
+    free(bytes);
+}
+
 /* More threads than there is work of some kind. */
 static void test_many_threads(void **unused)
 {
@@ -401,9 +425,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_table_runs_here), cmocka_unit_test(test_slow),
         cmocka_unit_test(test_invariance_odd),   cmocka_unit_test(test_invariance_big),
-        cmocka_unit_test(test_many_threads),     cmocka_unit_test(test_tables),
-        cmocka_unit_test(test_nan_neighbour),    cmocka_unit_test(test_counter),
-        cmocka_unit_test(test_asked_logits),     cmocka_unit_test(test_long_run),
+        cmocka_unit_test(test_long_steps),       cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_tables),           cmocka_unit_test(test_nan_neighbour),
+        cmocka_unit_test(test_counter),          cmocka_unit_test(test_asked_logits),
+        cmocka_unit_test(test_long_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,16 +26,17 @@
 #include "tests/support/tables.h"
 #include "tests/support/turns.h"
 
-enum { T = 40, MAX_ROWS = 128, N_RULES_MAX = 64 };
+enum { T = 40, MAX_ROWS = 192, N_RULES_MAX = 64 };
+enum { LONG = 120, LONG_STEP = 110 }; /* more rows than go through a layer at once */
 
 static struct hashes run_with(const struct sl_model *m, size_t threads, size_t n_others,
-                              size_t chunk)
+                              size_t chunk, size_t n_tokens)
 {
     struct runner r;
     struct others o;
     runner_open(&r, m, threads, MAX_ROWS, AMONG_MAX + 1);
     others_open(&o, m, n_others);
-    struct hashes h = run_among(&r, chunk, T, &o);
+    struct hashes h = run_among(&r, chunk, n_tokens, &o);
     others_close(&o);
     runner_close(&r);
     return h;
@@ -85,18 +86,19 @@ static void check_invariance(const struct rule *rule, enum sl_dtype weights)
     } ways[] = {{1, 0, T}, {1, 5, 1}, {2, 0, 3}, {2, 9, 7}, {2, 32, 1}, {7, 0, 9}, {3, 2, T}};
     struct sl_model *m = open_with(rule, NULL, weights);
     check_sane(rule, m);
-    struct hashes want = run_with(m, 1, 0, 1);
+    struct hashes want = run_with(m, 1, 0, 1, T);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char what[128];
         (void)snprintf(what, sizeof what, "%s: %zu threads, %zu others, chunks of %zu", rule->title,
                        ways[i].threads, ways[i].others, ways[i].chunk);
-        assert_same(run_with(m, ways[i].threads, ways[i].others, ways[i].chunk), want, what);
+        assert_same(run_with(m, ways[i].threads, ways[i].others, ways[i].chunk, T), want, what);
     }
+    assert_same(run_with(m, 2, 9, LONG_STEP, LONG), run_with(m, 1, 0, T, LONG), "long steps");
     for (const char *const *k = sl_kernels_names(); *k; k++) {
         struct sl_model *other = open_with(rule, *k, weights);
         assert_string_equal(sl_model_info(other)->kernels, *k);
         assert_memory_equal(sl_model_info(other)->fingerprint, sl_model_info(m)->fingerprint, 16);
-        assert_same(run_with(other, 2, 2, 5), want, *k);
+        assert_same(run_with(other, 2, 2, 5, T), want, *k);
         sl_model_close(other);
     }
     sl_model_close(m);
@@ -300,7 +302,7 @@ static void test_bad_neighbour(void **prestate)
     struct others o;
     size_t n;
     const struct sl_state_tensor *t = sl_model_state_tensors(m, &n);
-    struct hashes want = run_with(m, 2, 2, 5);
+    struct hashes want = run_with(m, 2, 2, 5, T);
     runner_open(&r, m, 2, MAX_ROWS, AMONG_MAX + 1);
     others_open(&o, m, 2);
     for (size_t i = 0; i < n; i++)
