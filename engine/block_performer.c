@@ -72,7 +72,7 @@ static void gelu_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
     size_t n = t->col_end - t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->wide + r * j->ld_wide + t->col;
         j->p->k->vadd(y, y, j->b->b1 + t->col, n);
         j->p->k->vgelu(y, y, n);

@@ -105,7 +105,7 @@ static void relu2_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
     size_t ld = sl_row_floats(j->b->key.n_out);
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->wide + r * ld + t->col;
         j->p->k->vrelu2(y, y, t->col_end - t->col);
     }
@@ -114,7 +114,7 @@ static void relu2_tile(const void *arg, const struct sl_tile *t)
 static void sigmoid_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->gate + r * j->p->ld + t->col;
         j->p->k->vsigmoid(y, y, t->col_end - t->col);
     }

@@ -242,7 +242,7 @@ static void activate(const struct sl_fla_job *j, size_t i, float *y, size_t n)
 
 static void activate_tile(const struct sl_fla_job *j, size_t i, const struct sl_tile *t)
 {
-    for (size_t r = t->row; r < t->row_end; r++)
+    for (size_t r = 0; r < j->p->n_rows; r++)
         activate(j, i, j->x[i] + r * j->ld[i] + t->col, t->col_end - t->col);
 }
 
@@ -264,7 +264,7 @@ static void v_tile(const void *arg, const struct sl_tile *t)
 static void gate_tile(const void *arg, const struct sl_tile *t)
 {
     const struct sl_fla_job *j = arg;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->g + r * j->ld_out + t->col;
         j->p->k->vsilu(y, y, t->col_end - t->col);
     }

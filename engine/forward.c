@@ -252,6 +252,13 @@ static void begin_chunk(struct sl_forward *f, const struct chunk *c)
     p->carry = f->carry + c->row * f->m->carry_floats;
 }
 
+/* How many tokens the row's session had consumed before it. */
+static uint64_t position_of(const struct sl_pass *p, size_t row)
+{
+    const struct sl_span *span = &p->spans[p->row_span[row]];
+    return span->position + (row - span->row);
+}
+
 static void embed_part(void *arg, size_t part, size_t n_parts)
 {
     const struct sl_forward *f = arg;
@@ -272,7 +279,7 @@ static void embed_part(void *arg, size_t part, size_t n_parts)
         else
             sl_widen(x, row, e->type, p->d_model);
         if (positions)
-            p->k->vadd(x, x, positions + sl_pass_position(p, r) * p->d_model, p->d_model);
+            p->k->vadd(x, x, positions + position_of(p, r) * p->d_model, p->d_model);
         if (norm->w)
             sl_norm_row(p->k, norm, x, x, p->d_model);
     }

@@ -165,7 +165,7 @@ static void product_panels(const struct stage *st, size_t i, size_t begin, size_
         if (!v->after)
             continue;
         size_t col_end = e * SL_PANEL < v->w->n_out ? e * SL_PANEL : v->w->n_out;
-        v->after(st->arg, &(struct sl_tile){0, p->n_rows, b * SL_PANEL, col_end});
+        v->after(st->arg, &(struct sl_tile){b * SL_PANEL, col_end});
     }
 }
 
@@ -259,7 +259,7 @@ static void add_tile(const void *arg, const struct sl_tile *t)
     const struct add_job *j = arg;
     const struct sl_kernels *k = j->p->k;
     size_t n = t->col_end - t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         size_t at = r * j->p->ld + t->col;
         float *x = j->p->x + at, *y = j->product.y + at;
         if (j->bias)

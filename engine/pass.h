@@ -107,9 +107,9 @@ void sl_pass_mix(const struct sl_pass *p, const struct sl_norm *norm, size_t shi
 void sl_pass_keep_shift(const struct sl_pass *p, const struct sl_span *span, size_t shift,
                         size_t begin, size_t end);
 
-/* A rectangle of outputs that are done: rows [row, row_end), columns [col, col_end). */
+/* Outputs that are done: columns [col, col_end) of all rows. */
 struct sl_tile {
-    size_t row, row_end, col, col_end;
+    size_t col, col_end;
 };
 
 /* One product of a stage, over all rows: y = W·x, then after() on each finished tile, by the part
@@ -122,13 +122,6 @@ struct sl_product {
     size_t ldy;
     void (*after)(const void *arg, const struct sl_tile *tile); /* NULL: nothing */
 };
-
-/* How many tokens the row's session had consumed before it. */
-static inline uint64_t sl_pass_position(const struct sl_pass *p, size_t row)
-{
-    const struct sl_span *span = &p->spans[p->row_span[row]];
-    return span->position + (row - span->row);
-}
 
 /* n products, cut by their cost: one whole stage, with one before it where rows of x have to be
  * brought to 8 bits: once for all matrices that read them. Each part ends with also(), which may

@@ -68,7 +68,7 @@ static void beta_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
     const struct sl_kernels *k = j->f.p->k;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->f.p->n_rows; r++) {
         float *y = j->beta + r * j->ld_beta + t->col;
         k->vsigmoid(y, y, t->col_end - t->col);
     }

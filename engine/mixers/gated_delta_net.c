@@ -104,7 +104,7 @@ static void alpha_tile(const void *arg, const struct sl_tile *t)
         size_t n = t->col_end - c < SL_PANEL ? t->col_end - c : SL_PANEL;
         k->vexp(rate, j->m->a_log + c, n);
         k->vscale(rate, rate, -1, n);
-        for (size_t r = t->row; r < t->row_end; r++) {
+        for (size_t r = 0; r < j->f.p->n_rows; r++) {
             float *y = j->alpha + r * j->ld + c;
             k->vadd(y, y, j->m->dt_bias + c, n);
             k->vsoftplus(y, y, n);
@@ -119,7 +119,7 @@ static void beta_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
     const struct sl_kernels *k = j->f.p->k;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->f.p->n_rows; r++) {
         float *y = j->beta + r * j->ld + t->col;
         k->vsigmoid(y, y, t->col_end - t->col);
     }

@@ -67,7 +67,7 @@ static void decay_tile(const void *arg, const struct sl_tile *t)
     const struct job *j = arg;
     const struct sl_kernels *k = j->f.p->k;
     size_t n = t->col_end - t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->f.p->n_rows; r++) {
         float *y = j->decay + r * j->ld_decay + t->col;
         k->vadd(y, y, j->m->bias + t->col, n);
         k->vscale(y, y, -1, n);

@@ -269,7 +269,7 @@ struct job {
 static void bias_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
-    for (size_t r = t->row; j->m->in_bias && r < t->row_end; r++) {
+    for (size_t r = 0; j->m->in_bias && r < j->p->n_rows; r++) {
         float *y = j->in + r * j->ld_in + t->col;
         j->p->k->vadd(y, y, j->m->in_bias + t->col, t->col_end - t->col);
     }

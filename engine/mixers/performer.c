@@ -174,7 +174,7 @@ struct job {
 static void add_bias(const struct job *j, const struct sl_tile *t, float *y, size_t which)
 {
     const float *bias = j->m->bias[which];
-    for (size_t r = t->row; bias && r < t->row_end; r++)
+    for (size_t r = 0; bias && r < j->p->n_rows; r++)
         j->p->k->vadd(y + r * j->ld + t->col, y + r * j->ld + t->col, bias + t->col,
                       t->col_end - t->col);
 }

@@ -106,7 +106,7 @@ static void mix_part(void *arg, size_t part, size_t n_parts)
 static void sigmoid_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->r + r * j->p->ld + t->col;
         j->p->k->vsigmoid(y, y, t->col_end - t->col);
     }

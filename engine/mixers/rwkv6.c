@@ -182,7 +182,7 @@ static void mix_part(void *arg, size_t part, size_t n_parts)
 
 static void tanh_rows(const struct job *j, const struct sl_tile *t, float *y, size_t ld)
 {
-    for (size_t r = t->row; r < t->row_end; r++)
+    for (size_t r = 0; r < j->p->n_rows; r++)
         j->p->k->vtanh(y + r * ld + t->col, y + r * ld + t->col, t->col_end - t->col);
 }
 
@@ -205,7 +205,7 @@ static void mix_rows(const struct job *j, const struct sl_tile *t, size_t i)
 {
     const struct sl_pass *p = j->p;
     size_t n = t->col_end - t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < p->n_rows; r++) {
         size_t at = r * p->ld + t->col;
         float *y = j->mixed[i] + at;
         p->k->vadd(y, y, j->m->mix[i] + t->col, n);
@@ -242,7 +242,7 @@ static void inputs_stage(const struct job *j)
 static void silu_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->g + r * j->p->ld + t->col;
         j->p->k->vsilu(y, y, t->col_end - t->col);
     }
@@ -273,7 +273,7 @@ static void decay_tile(const void *arg, const struct sl_tile *t)
     const struct job *j = arg;
     const struct sl_kernels *k = j->p->k;
     size_t n = t->col_end - t->col;
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *w = j->w + r * j->p->ld + t->col;
         k->vadd(w, w, j->m->decay + t->col, n);
         k->vexp(w, w, n);

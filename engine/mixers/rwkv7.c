@@ -363,7 +363,7 @@ static void tanh_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
     size_t ld = sl_row_floats(j->m->w1.n_out);
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->w_mid + r * ld + t->col;
         j->p->k->vtanh(y, y, t->col_end - t->col);
     }
@@ -373,7 +373,7 @@ static void sigmoid_tile(const void *arg, const struct sl_tile *t)
 {
     const struct job *j = arg;
     size_t ld = sl_row_floats(j->m->g1.n_out);
-    for (size_t r = t->row; r < t->row_end; r++) {
+    for (size_t r = 0; r < j->p->n_rows; r++) {
         float *y = j->g_mid + r * ld + t->col;
         j->p->k->vsigmoid(y, y, t->col_end - t->col);
     }
