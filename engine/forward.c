@@ -131,10 +131,12 @@ enum sl_code sl_forward_open(struct sl_forward **ret, const struct sl_model *m,
                                .d_model = d,
                                .ld = sl_row_floats(d),
                                .input_groups = m->input_groups};
-    /* A part's tile of logits has at least SL_TOPS of every row. */
+    /* A part's tile of logits has at least SL_TOPS of every row, in a row of at most a panel more.
+     */
     size_t mixer = sl_row_floats(m->part_floats) +
                    sl_row_floats(sl_recur_floats(m->form, &m->recurrence, chunk_most(f)));
-    f->pass.part_floats = max_size(mixer, max_size(LOGIT_TILE_FLOATS, max_rows * SL_TOPS));
+    f->pass.part_floats =
+        max_size(mixer, max_size(LOGIT_TILE_FLOATS, max_rows * (SL_TOPS + SL_PANEL)));
     enum sl_code rc = allocate(f, err);
     if (rc != SL_OK) {
         sl_forward_close(f);
@@ -310,10 +312,10 @@ static void head_part(void *arg, size_t part, size_t n_parts)
     const struct sl_matrix *w = &f->m->ends.head;
     float *tile = sl_pass_part(p, part);
     const size_t grain = SL_TOPS / SL_PANEL;
-    size_t begin, end, run = p->part_floats / (f->n_asked * SL_TOPS) * grain;
+    size_t begin, end, run = (p->part_floats / f->n_asked - SL_PANEL) / SL_TOPS * grain;
     sl_work_range(sl_panels(w->n_out), grain, part, n_parts, &begin, &end);
     for (size_t b = begin; b < end; b += run) {
-        size_t e = end - b < run ? end : b + run, ld = (e - b) * SL_PANEL;
+        size_t e = end - b < run ? end : b + run, n = (e - b) * SL_PANEL, ld = sl_row_floats(n);
         const char *panels =
             (const char *)w->panels + b * sl_pack_bytes(w->type, SL_PANEL, w->n_in);
         if (sl_is_quantised(w->type))
@@ -324,11 +326,12 @@ static void head_part(void *arg, size_t part, size_t n_parts)
         for (size_t i = 0; i < f->n_asked; i++) {
             float *to = f->logits[i] + b * SL_PANEL;
             if (f->m->ends.head_bias)
-                p->k->vadd(to, tile + i * ld, f->m->ends.head_bias + b * SL_PANEL, ld);
+                p->k->vadd(to, tile + i * ld, f->m->ends.head_bias + b * SL_PANEL, n);
             else
-                memcpy(to, tile + i * ld, ld * sizeof *tile);
-            size_t n = w->n_out - b * SL_PANEL;
-            p->k->tops(sl_model_logits_tops(f->m, f->logits[i]) + b / grain, to, n < ld ? n : ld);
+                memcpy(to, tile + i * ld, n * sizeof *tile);
+            size_t left = w->n_out - b * SL_PANEL;
+            p->k->tops(sl_model_logits_tops(f->m, f->logits[i]) + b / grain, to,
+                       n < left ? n : left);
         }
     }
 }

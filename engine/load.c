@@ -302,7 +302,7 @@ static void add_values(struct sl_load *l, const float **ret, const struct sl_ten
                                     .copied = true,
                                     .at = (const void **)(void *)ret};
     /* Whole vectors may be read: there is always room for the last one. */
-    add_job(l, &job, sl_row_floats(t->n_elements) * sizeof(float));
+    add_job(l, &job, sl_whole_panels(t->n_elements) * sizeof(float));
 }
 
 void sl_load_vector(struct sl_load *l, const float **ret, size_t n, const char *fmt, ...)
@@ -367,7 +367,7 @@ void sl_load_columns(struct sl_load *l, const float **ret, size_t rows, size_t c
                                     .n_in = cols,
                                     .copied = true,
                                     .at = (const void **)(void *)ret};
-    add_job(l, &job, sl_row_floats(t->n_elements) * sizeof(float));
+    add_job(l, &job, sl_whole_panels(t->n_elements) * sizeof(float));
 }
 
 /* Rows [first, first + n) of a grid, as a tensor; NULL after an error. */

@@ -181,7 +181,7 @@ enum sl_code sl_load_measure(struct sl_load *l, const char *arch, unsigned char 
         struct sl_load_job *j = &l->jobs[i];
         j->copied = j->map != NULL; /* what it gives can only be seen in a copy */
         j->offset = bytes;
-        bytes += j->copied ? sl_row_floats(j->t->n_elements) * sizeof(float) : 0;
+        bytes += j->copied ? sl_whole_panels(j->t->n_elements) * sizeof(float) : 0;
     }
     unsigned char *arena = sl_aligned_calloc(bytes);
     if (!arena)

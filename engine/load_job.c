@@ -116,11 +116,11 @@ static void write_copy(const struct sl_load_job *j, unsigned char *dst, const un
         size_t size = sl_dtype_size(t->dtype);
         for (size_t i = 0; i < n; i++)
             sl_widen(y + i % j->n_in * j->n_out + i / j->n_in, src + i * size, t->dtype, 1);
-        memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
+        memset(y + n, 0, (sl_whole_panels(n) - n) * sizeof *y);
     } else if (j->kind == SL_JOB_F32) {
         float *y = (float *)(void *)dst;
         sl_widen(y, src, t->dtype, n);
-        memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
+        memset(y + n, 0, (sl_whole_panels(n) - n) * sizeof *y);
         if (j->map)
             j->map(y, n);
     } else {

@@ -75,7 +75,7 @@ static void take_values(struct reading *r, unsigned char *to)
     }
     if (!j->copied || j->bad != SIZE_MAX)
         return;
-    memset(y + n, 0, (sl_row_floats(n) - n) * sizeof *y);
+    memset(y + n, 0, (sl_whole_panels(n) - n) * sizeof *y);
     if (!j->map)
         return;
     j->map(y, n);

@@ -333,10 +333,10 @@ size_t sl_model_room(const struct sl_model *m, const void *state)
 
 size_t sl_model_logits_stride(const struct sl_model *m)
 {
-    return sl_row_floats(m->info.vocab_size) + sl_row_floats(sl_tops(m->info.vocab_size));
+    return sl_whole_panels(m->info.vocab_size) + sl_whole_panels(sl_tops(m->info.vocab_size));
 }
 
 float *sl_model_logits_tops(const struct sl_model *m, float *logits)
 {
-    return logits + sl_row_floats(m->info.vocab_size);
+    return logits + sl_whole_panels(m->info.vocab_size);
 }

@@ -7,8 +7,8 @@
  * same stage reads. Between two stages all is visible. How a stage is cut never shows in the bits:
  * a sum is always one kernel call of one part, in the kernel's fixed order.
  *
- * Rows of activations are `ld` floats apart, d_model rounded up to whole panels; what lies beyond
- * d_model is never read. */
+ * Rows of activations are `ld` floats apart (sl_row_floats()); what lies beyond d_model is never
+ * read. */
 #ifndef SLATE_ENGINE_PASS_H
 #define SLATE_ENGINE_PASS_H
 
@@ -67,10 +67,18 @@ struct sl_pass {
  * as long as a row. */
 enum { SL_PRODUCTS_MAX = 8, SL_INPUTS_MAX = 4 };
 
-/* ld of a row of n floats. */
-static inline size_t sl_row_floats(size_t n)
+/* n floats and what fills up their last panel. */
+static inline size_t sl_whole_panels(size_t n)
 {
     return sl_panels(n) * SL_PANEL;
+}
+
+/* ld of a row of n floats: an odd number of lines of a cache, so that the same place of as many
+ * rows as a product takes at once is in as many of its sets. (With rows of 4 KiB all are in one:
+ * Zen 4, BF16, 1024 inputs, 32 and 85 rows: 1.1 to 1.15 times as fast so.) */
+static inline size_t sl_row_floats(size_t n)
+{
+    return (sl_panels(n) | 1) * SL_PANEL;
 }
 
 /* Takes [n_rows][row_floats] floats of p->scratch, 64-byte aligned; *used counts what was taken and
