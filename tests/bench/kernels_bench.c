@@ -15,6 +15,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/kernels/kernels.h"
+#include "engine/pass.h"
 #include "engine/workers.h"
 #include "server/cli/limits.h"
 #include "tests/support/floats.h"
@@ -52,12 +53,13 @@ static void product_part(void *arg, size_t part, size_t n_parts)
 {
     const struct product *p = arg;
     size_t begin, end, panels = sl_panels(p->n_out);
+    size_t ldx = sl_row_floats(p->n_in), ldy = sl_row_floats(p->n_out);
     sl_work_range(panels, 1, part, n_parts, &begin, &end);
     if (p->q)
-        p->k->matmul_q(p->y, p->n_out, p->q, sl_groups(p->n_in), p->rows, p->w, p->type, p->n_in,
-                       begin, end);
+        p->k->matmul_q(p->y, ldy, p->q, sl_groups(p->n_in), p->rows, p->w, p->type, p->n_in, begin,
+                       end);
     else
-        p->k->matmul(p->y, p->n_out, p->x, p->n_in, p->rows, p->w, p->type, p->n_in, begin, end);
+        p->k->matmul(p->y, ldy, p->x, ldx, p->rows, p->w, p->type, p->n_in, begin, end);
 }
 
 /* Seconds of one product. `at`: where in the ring the last one ended. */
@@ -244,8 +246,8 @@ static bool prepare(struct bench *b)
         if (sl_workers_open(&b->w[t], t + 1, NULL) != SL_OK)
             return false;
     /* As the model and the engine allocate them. */
-    const size_t x_bytes = sizeof(float) * MAX_ROWS * MAX_IN,
-                 y_bytes = sizeof(float) * MAX_ROWS * MAX_OUT;
+    const size_t n_x = MAX_ROWS * sl_row_floats(MAX_IN), x_bytes = n_x * sizeof(float),
+                 y_bytes = MAX_ROWS * sl_row_floats(MAX_OUT) * sizeof(float);
     b->ring = sl_huge_alloc(RING_BYTES);
     b->x = sl_huge_alloc(x_bytes);
     b->y = sl_huge_alloc(y_bytes);
@@ -254,7 +256,7 @@ static bool prepare(struct bench *b)
         return false;
     memset(b->ring, 0, RING_BYTES);
     memset(b->y, 0, y_bytes);
-    fill_uniform(b->x, (size_t)MAX_ROWS * MAX_IN, 2);
+    fill_uniform(b->x, n_x, 2);
     b->k->quantise(b->q, b->x, (size_t)MAX_ROWS * MAX_IN);
     return true;
 }
