@@ -56,13 +56,6 @@ static size_t chunks_of(size_t n_rows)
     return (n_rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
 }
 
-/* Where chunk c of a step of n_rows begins: they are as equal as can be. */
-static size_t chunk_begin(size_t c, size_t n_rows)
-{
-    size_t n = chunks_of(n_rows);
-    return n_rows / n * c + n_rows % n * c / n;
-}
-
 /* --- opening ------------------------------------------------------------------------------------
  */
 
@@ -163,14 +156,15 @@ void sl_forward_close(struct sl_forward *f)
 /* --- a step -------------------------------------------------------------------------------------
  */
 
-/* The step's chunks, without their spans. */
+/* The step's chunks, as equal as can be; without their spans. */
 static void cut(struct sl_forward *f, size_t n_rows)
 {
     f->n_rows = n_rows;
     f->n_chunks = chunks_of(n_rows);
     for (size_t c = 0; c < f->n_chunks; c++) {
-        size_t row = chunk_begin(c, n_rows);
-        f->chunks[c] = (struct chunk){.row = row, .n_rows = chunk_begin(c + 1, n_rows) - row};
+        size_t begin, end;
+        sl_work_range(n_rows, 1, c, f->n_chunks, &begin, &end);
+        f->chunks[c] = (struct chunk){.row = begin, .n_rows = end - begin};
     }
 }
 

@@ -67,12 +67,6 @@ struct sl_pass {
  * as long as a row. */
 enum { SL_PRODUCTS_MAX = 8, SL_INPUTS_MAX = 4 };
 
-/* n floats and what fills up their last panel. */
-static inline size_t sl_whole_panels(size_t n)
-{
-    return sl_panels(n) * SL_PANEL;
-}
-
 /* ld of a row of n floats: an odd number of lines of a cache, so that the same place of as many
  * rows as a product takes at once is in as many of its sets. (With rows of 4 KiB all are in one:
  * Zen 4, BF16, 1024 inputs, 32 and 85 rows: 1.1 to 1.15 times as fast so.) */

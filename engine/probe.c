@@ -306,8 +306,8 @@ enum sl_code sl_probe_memory_open(struct sl_probe_memory **ret, size_t rule, siz
     m->d = size;
     m->m = m->rule->by_feature ? (size_t)((double)size * log((double)size)) : size;
     /* Whole vectors everywhere, so that each begins aligned. */
-    size_t d = sl_panels(m->d) * SL_PANEL, f = sl_panels(m->m) * SL_PANEL;
-    size_t matrix = sl_panels(m->m * m->d) * SL_PANEL;
+    size_t d = sl_whole_panels(m->d), f = sl_whole_panels(m->m);
+    size_t matrix = sl_whole_panels(m->m * m->d);
     m->n_state = matrix + f + d + SL_PANEL;
     m->memory =
         sl_aligned_calloc((m->n_state + matrix + 3 * f + 2 * d + SL_PANEL) * sizeof *m->memory);

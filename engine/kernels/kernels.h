@@ -47,6 +47,12 @@ static inline size_t sl_panels(size_t n_out)
     return (n_out + SL_PANEL - 1) / SL_PANEL;
 }
 
+/* n and what fills up the last panel. */
+static inline size_t sl_whole_panels(size_t n)
+{
+    return sl_panels(n) * SL_PANEL;
+}
+
 static inline size_t sl_groups(size_t n_in)
 {
     return (n_in + SL_GROUP - 1) / SL_GROUP;

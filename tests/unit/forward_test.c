@@ -197,14 +197,18 @@ static void test_long_steps(void **unused)
     struct sl_model *m = seeded_open(&odd, NULL, &bytes, &n_bytes);
     struct runner r;
     runner_open(&r, m, 2, MAX_ROWS, OTHERS_MAX + 1);
-    for (size_t i = 0; i < 2 * sizeof lengths / sizeof *lengths; i++) {
-        const size_t n = lengths[i / 2];
-        struct others none = {.n = 0}, some;
-        others_open(&some, m, i % 2 * 7);
-        char what[40];
-        (void)snprintf(what, sizeof what, "%zu rows and %zu others", n, some.n);
-        assert_same(run_among(&r, n, n, &some), run_among(&r, 7, n, &none), what);
-        others_close(&some);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const size_t n = lengths[i];
+        struct others none = {.n = 0};
+        struct hashes want = run_among(&r, 7, n, &none);
+        for (size_t n_others = 0; n_others <= 7; n_others += 7) {
+            struct others o;
+            others_open(&o, m, n_others);
+            char what[64];
+            (void)snprintf(what, sizeof what, "%zu rows and %zu others", n, n_others);
+            assert_same(run_among(&r, n, n, &o), want, what);
+            others_close(&o);
+        }
     }
     runner_close(&r);
     sl_model_close(m);
